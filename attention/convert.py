@@ -2,9 +2,10 @@
 
 Each function takes a state: a mapping from names to arrays, such as `module.state_dict()` or
 `safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
-"encoder.layer.0."; others are ignored. Parameters with the prefix that this package's layer lacks are an
-error, since its outputs would differ. Arrays keep their dtype, but float64 becomes float32 unless
-`jax_enable_x64` is set. Tensors of bfloat16 must first be converted, such as by `module.float()`.
+"encoder.layer.0."; others are ignored. Each parameter with the prefix is used, or is an error: either here, or
+in a layer whose options leave it out, such as a bias with `use_bias=False`. If only some of the projections of
+an attention have biases, the others get biases of zero. Arrays keep their dtype, but float64 becomes float32
+unless `jax_enable_x64` is set.
 """
 
 import math
@@ -28,7 +29,8 @@ def torch_multi_head_attention(
 ) -> dict[str, Any]:
   """Returns variables of `MultiHeadAttention` from `torch.nn.MultiheadAttention`.
 
-  For a module without `bias=True`, the layer needs `use_bias=False`. `add_bias_kv` is not supported.
+  For a module without `bias=True`, the layer needs `use_bias=False`. For one with `add_zero_attn=True`, which
+  the state does not show, it needs `normalizer=Softmax(0.0)`. `add_bias_kv` is not supported.
 
   Args:
     state: the state of the module.
@@ -36,8 +38,8 @@ def torch_multi_head_attention(
     prefix: see above.
 
   Raises:
-    ValueError: if an array is missing, its shape does not fit the number of heads, or there are
-      parameters that this package's layer lacks.
+    ValueError: if the state is not a mapping to arrays, an array is missing or has an incompatible shape, or
+      there are parameters that this package's layer lacks.
   """
   layer = _State(state, prefix)
   return layer.variables(_attention(_torch_linears(layer), num_heads))
@@ -74,17 +76,19 @@ def torch_gru(
     prefix: see above.
 
   Raises:
-    ValueError: if an array is missing.
+    ValueError: see `torch_multi_head_attention`. Arrays of other layers and directions are ignored.
   """
   weights = _State(state, prefix)
   suffix = f"_l{layer}{'_reverse' if reverse else ''}"
-  suffix = "" if suffix == "_l0" and f"{prefix}weight_ih" in state else suffix
-  kernel, recurrent = weights[f"weight_ih{suffix}"].T, weights[f"weight_hh{suffix}"].T
-  H = recurrent.shape[0]
-  bias, recurrent_bias = jnp.zeros(3 * H, kernel.dtype), jnp.zeros(3 * H, kernel.dtype)
-  if any(f"{prefix}{name}{suffix}" in state for name in ("bias_ih", "bias_hh")):
-    bias, recurrent_bias = weights[f"bias_ih{suffix}"], weights[f"bias_hh{suffix}"]
-  return GRUWeights(kernel, recurrent, bias.at[: 2 * H].add(recurrent_bias[: 2 * H]), recurrent_bias[2 * H :])
+  suffix = "" if suffix == "_l0" and weights.get("weight_ih") is not None else suffix
+  H = weights.get_matrix(f"weight_hh{suffix}").shape[1]
+  recurrent = weights.get_matrix(f"weight_hh{suffix}", rows=3 * H)
+  kernel = weights.get_matrix(f"weight_ih{suffix}", rows=3 * H)
+  bias = recurrent_bias = jnp.zeros(3 * H, kernel.dtype)
+  if any(weights.get(f"{name}{suffix}") is not None for name in ("bias_ih", "bias_hh")):
+    bias, recurrent_bias = (weights.get_vector(f"{name}{suffix}", 3 * H) for name in ("bias_ih", "bias_hh"))
+  bias = bias.at[: 2 * H].add(recurrent_bias[: 2 * H])
+  return GRUWeights(kernel.T, recurrent.T, bias, recurrent_bias[2 * H :])
 
 
 def bert_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") -> dict[str, Any]:
@@ -124,8 +128,10 @@ def gpt2_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
     ValueError: see `torch_multi_head_attention`.
   """
   layer = _State(state, prefix, has_kernels=True)
-  arrays = layer.linear("attn.c_attn")[0], layer["attn.c_attn.bias"]
-  linears = [*zip(*(jnp.split(array, 3) for array in arrays), strict=True), layer.linear("attn.c_proj")]
+  out = layer.linear("attn.c_proj")
+  D = out[0].shape[0]
+  weight, bias = layer.linear("attn.c_attn", rows=3 * D, columns=D)[0], layer["attn.c_attn.bias"]
+  linears = [*zip(jnp.split(weight, 3), jnp.split(bias, 3), strict=True), out]
   return _encoder_layer(
     layer, linears, num_heads, norms=("ln_1", "ln_2"), hidden="mlp.c_fc", out="mlp.c_proj"
   )
@@ -152,27 +158,40 @@ def t5_attention(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") 
 
 def t5_bias_table(state: Mapping[str, Any], *, prefix: str = "") -> jax.Array:
   """Returns the table [N R] of `positions.RelativePositionBias` from an attention of T5."""
-  return _State(state, prefix)["relative_attention_bias.weight"].T
+  return _State(state, prefix).get_matrix("relative_attention_bias.weight").T
 
 
 def llama_layer(
-  state: Mapping[str, Any], num_heads: int, num_key_value_heads: int | None = None, *, prefix: str = ""
+  state: Mapping[str, Any],
+  num_heads: int,
+  num_key_value_heads: int | None = None,
+  *,
+  norm_offset: float = 0.0,
+  prefix: str = "",
 ) -> dict[str, Any]:
   """Returns variables of `EncoderLayer` from a layer of Llama ("model.layers.0.").
 
   See `EncoderLayer` for the arguments of this layer. It needs `mask=masks.causal()`. The base of
   `positions.rotary` and the epsilon of `RMSNorm` are "rope_theta" and "rms_norm_eps" of the model's config.
+  Models with the same names:
+
+  * Mistral: its "sliding_window" W is the mask `masks.sliding_window(W - 1, 0)`.
+  * Qwen 2: the attention needs `use_bias=True`.
+  * Qwen 3: the attention needs `qk_norm_cls` with the norm, and `qkv_features` (num_heads times "head_dim").
+  * Gemma (the first): `norm_offset=1`. The attention needs `qkv_features`, and the feed-forward network
+    `activation=nn.gelu`. Later models have other layers.
 
   Args:
     state: the state of the model or of the layer.
     num_heads: number of heads, N.
     num_key_value_heads: number of heads of keys and values. Default: num_heads.
+    norm_offset: number that the model adds to the weights of its norms. The state does not show it.
     prefix: see above.
 
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix)
+  layer = _State(state, prefix, norm_offset=norm_offset)
   names = "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
   return _encoder_layer(
     layer,
@@ -180,6 +199,7 @@ def llama_layer(
     num_heads,
     num_key_value_heads,
     norms=("input_layernorm", "post_attention_layernorm"),
+    qk_norms=("self_attn.q_norm", "self_attn.k_norm"),
     hidden="mlp.up_proj",
     gate="mlp.gate_proj",
     out="mlp.down_proj",
@@ -187,38 +207,70 @@ def llama_layer(
 
 
 class _State:
-  """The arrays whose names begin with a prefix."""
+  """The arrays whose names begin with a prefix; also records which were read."""
 
-  def __init__(self, state: Mapping[str, Any], prefix: str, *, has_kernels: bool = False):
+  def __init__(
+    self, state: Mapping[str, Any], prefix: str, *, has_kernels: bool = False, norm_offset: float = 0.0
+  ):
+    if not isinstance(state, Mapping):
+      raise ValueError(
+        f"state must be a mapping from names to arrays, such as module.state_dict(), got {type(state).__name__}"
+      )
     # The published files of BERT have older names.
-    self._state = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): state[name] for name in state}
-    self._prefix, self._has_kernels = prefix, has_kernels
+    self._state = {
+      str(name).replace(".gamma", ".weight").replace(".beta", ".bias"): state[name] for name in state
+    }
+    self._prefix, self._has_kernels, self._norm_offset = prefix, has_kernels, norm_offset
     self._read: set[str] = set()
 
   def __getitem__(self, name: str) -> jax.Array:
     name = self._prefix + name
     if name not in self._state:
       names = sorted(other for other in self._state if other.startswith(self._prefix)) or [*self._state]
-      raise ValueError(f"state must have the name {name!r}, got {', '.join(names[:8])}, …")
+      got = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "no names"
+      raise ValueError(f"state must have the name {name!r}, got {got}")
     self._read.add(name)
-    return jnp.asarray(np.asarray(self._state[name]))
+    return _as_array(name, self._state[name])
 
   def get(self, name: str) -> jax.Array | None:
     return self[name] if self._prefix + name in self._state else None
 
-  def linear(self, name: str) -> Linear:
-    weight, bias = self[f"{name}.weight"], self.get(f"{name}.bias")
-    weight = weight.T if self._has_kernels else weight
-    if bias is not None and bias.shape != weight.shape[:1]:
-      raise ValueError(f"{self._prefix}{name}.bias must have shape {weight.shape[:1]}, got {bias.shape}")
-    return weight, bias
+  def get_vector(self, name: str, size: int | None = None) -> jax.Array:
+    return self._check_shape(name, self[name], (size,))
 
-  def norm(self, name: str) -> dict[str, jax.Array]:
-    return _params("scale", *self.linear(name))
+  def get_matrix(self, name: str, *, rows: int | None = None, columns: int | None = None) -> jax.Array:
+    return self._check_shape(name, self[name], (rows, columns))
 
-  def dense(self, name: str) -> dict[str, jax.Array]:
-    weight, bias = self.linear(name)
+  def linear(self, name: str, *, rows: int | None = None, columns: int | None = None) -> Linear:
+    """Returns the weight and bias of a linear layer, with the given sizes if they are known."""
+    if self._has_kernels:
+      weight = self.get_matrix(f"{name}.weight", rows=columns, columns=rows).T
+    else:
+      weight = self.get_matrix(f"{name}.weight", rows=rows, columns=columns)
+    return weight, self._bias(name, weight)
+
+  def dense(self, name: str, *, rows: int | None = None, columns: int | None = None) -> dict[str, jax.Array]:
+    weight, bias = self.linear(name, rows=rows, columns=columns)
     return _params("kernel", weight.T, bias)
+
+  def norm(self, name: str, width: int) -> dict[str, jax.Array]:
+    weight = self.get_vector(f"{name}.weight", width)
+    return _params("scale", weight + self._norm_offset, self._bias(name, weight))
+
+  def _bias(self, name: str, weight: jax.Array) -> jax.Array | None:
+    bias = self.get(f"{name}.bias")
+    return None if bias is None else self._check_shape(f"{name}.bias", bias, weight.shape[:1])
+
+  def _check_shape(self, name: str, array: jax.Array, sizes: tuple[int | None, ...]) -> jax.Array:
+    if array.ndim != len(sizes) or any(
+      size not in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
+    ):
+      if None in sizes:
+        allowed = f"axes [{' '.join('?' if size is None else str(size) for size in sizes)}]"
+      else:
+        allowed = f"shape {sizes}"
+      raise ValueError(f"{self._prefix}{name} must have {allowed}, got shape {array.shape}")
+    return array
 
   def variables(self, params: dict[str, Any]) -> dict[str, Any]:
     """Returns the variables of a layer, or raises ValueError if the state has more parameters."""
@@ -228,6 +280,22 @@ class _State:
     return {"params": params}
 
 
+def _as_array(name: str, value: Any) -> jax.Array:
+  """Returns an array of a state, or raises ValueError if it is none."""
+  dtype = None
+  if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps with a gradient or on another device
+    value = value.detach().cpu()
+    if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
+      value, dtype = value.float(), jnp.bfloat16
+  try:
+    array = np.asarray(value)
+  except (TypeError, ValueError):
+    array = np.asarray(None)
+  if not jnp.issubdtype(array.dtype, jnp.number):
+    raise ValueError(f"{name} must be an array of numbers, got {type(value).__name__}")
+  return jnp.asarray(array, dtype)
+
+
 def _encoder_layer(
   layer: _State,
   linears: Iterable[Linear],
@@ -235,28 +303,47 @@ def _encoder_layer(
   num_key_value_heads: int | None = None,
   *,
   norms: tuple[str, str],
-  **feed_forward: str,
+  hidden: str,
+  out: str,
+  gate: str | None = None,
+  qk_norms: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
   """Returns variables of `EncoderLayer` from the linear layers of the attention, and names of the others."""
+  linears = [*linears]
+  attention = _attention(linears, num_heads, num_key_value_heads)
+  if qk_norms and layer.get(f"{qk_norms[0]}.weight") is not None:
+    head_width = attention["query"]["kernel"].shape[-1]
+    attention |= {
+      ours: layer.norm(theirs, head_width)
+      for ours, theirs in zip(("query_ln", "key_ln"), qk_norms, strict=True)
+    }
+  D = linears[-1][0].shape[0]
+  feed_forward = {"hidden": layer.dense(hidden, columns=D)}
+  F = feed_forward["hidden"]["kernel"].shape[1]
+  if gate:
+    feed_forward["gate"] = layer.dense(gate, rows=F, columns=D)
+  feed_forward["out"] = layer.dense(out, rows=D, columns=F)
   return layer.variables(
     {
-      "attention": _attention(linears, num_heads, num_key_value_heads),
-      "attention_norm": layer.norm(norms[0]),
-      "feed_forward": {ours: layer.dense(theirs) for ours, theirs in feed_forward.items()},
-      "feed_forward_norm": layer.norm(norms[1]),
+      "attention": attention,
+      "attention_norm": layer.norm(norms[0], D),
+      "feed_forward": _with_all_biases(feed_forward),
+      "feed_forward_norm": layer.norm(norms[1], D),
     }
   )
 
 
 def _torch_linears(layer: _State, within: str = "") -> list[Linear]:
   """Returns weights and biases of queries, keys, values and outputs of `torch.nn.MultiheadAttention`."""
-  bias = layer.get(f"{within}in_proj_bias")
-  biases: Any = [None] * 3 if bias is None else jnp.split(bias, 3)
+  out_weight, out_bias = layer.linear(f"{within}out_proj")
+  D = out_weight.shape[0]
+  has_bias = layer.get(f"{within}in_proj_bias") is not None
+  biases: Any = jnp.split(layer.get_vector(f"{within}in_proj_bias", 3 * D), 3) if has_bias else [None] * 3
   if layer.get(f"{within}q_proj_weight") is None:
-    weights = jnp.split(layer[f"{within}in_proj_weight"], 3)
+    weights = jnp.split(layer.get_matrix(f"{within}in_proj_weight", rows=3 * D), 3)
   else:  # keys and values of other widths
-    weights = [layer[f"{within}{letter}_proj_weight"] for letter in "qkv"]
-  return [*zip(weights, biases, strict=True), layer.linear(f"{within}out_proj")]
+    weights = [layer.get_matrix(f"{within}{letter}_proj_weight", rows=D) for letter in "qkv"]
+  return [*zip(weights, biases, strict=True), (out_weight, out_bias)]
 
 
 def _attention(
@@ -264,19 +351,31 @@ def _attention(
 ) -> dict[str, Any]:
   """Returns parameters from weights and biases of queries, keys, values and outputs."""
   *inputs, (out_weight, out_bias) = linears
-  num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+  N = check_size("num_heads", num_heads)
+  K = N if num_key_value_heads is None else check_size("num_key_value_heads", num_key_value_heads)
   width = out_weight.shape[1]
-  if width % check_size("num_heads", num_heads):
+  if width % N:
     raise ValueError(f"num_heads must divide the width of all heads, {width}, got {num_heads}")
+  H = width // N
   params = {}
-  for name, (weight, bias) in zip(("query", "key", "value"), inputs, strict=True):
-    heads = (num_heads if name == "query" else num_key_value_heads), width // num_heads
-    if weight.shape[0] != math.prod(heads):
-      raise ValueError(f"the {name} weight must have {heads[0]} heads of {heads[1]} rows, got {weight.shape}")
-    kernel = weight.T.reshape(-1, *heads)
-    params[name] = _params("kernel", kernel, None if bias is None else bias.reshape(heads))
-  out = _params("kernel", out_weight.T.reshape(num_heads, width // num_heads, -1), out_bias)
-  return params | {"out": out}
+  for name, count, (weight, bias) in zip(("query", "key", "value"), (N, K, K), inputs, strict=True):
+    if weight.shape[0] != count * H:
+      raise ValueError(f"the {name} weight must have {count} heads of {H} rows, got {weight.shape}")
+    kernel = weight.T.reshape(-1, count, H)
+    params[name] = _params("kernel", kernel, None if bias is None else bias.reshape(count, H))
+  params["out"] = _params("kernel", out_weight.T.reshape(N, H, -1), out_bias)
+  return _with_all_biases(params)
+
+
+def _with_all_biases(params: dict[str, Any]) -> dict[str, Any]:
+  """Adds biases of zero to layers without one, if others have one, since `use_bias` is for all of them."""
+  if not any("bias" in layer for layer in params.values()):
+    return params
+
+  def zeros(name: str, kernel: jax.Array) -> jax.Array:
+    return jnp.zeros(kernel.shape[-1:] if name == "out" else kernel.shape[1:], kernel.dtype)
+
+  return {name: {"bias": zeros(name, layer["kernel"]), **layer} for name, layer in params.items()}
 
 
 def _params(name: str, array: jax.Array, bias: jax.Array | None) -> dict[str, jax.Array]:

@@ -21,7 +21,7 @@ from attention.functional import attend_checked
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
-from attention.validation import check_dtypes, check_options, check_vectors
+from attention.validation import check_dtypes, check_lengths, check_options, check_vectors
 
 T = TypeVar("T")
 
@@ -91,19 +91,48 @@ def attend_heads_checked(
   """Computes `attend_heads` from validated options."""
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
-  check_dtypes(queries, keys, values)
+  check_dtypes(queries=queries, keys=keys, values=values)
+  check_lengths(keys, values)
   N, K = queries.shape[-3], keys.shape[-3]
   if K == 0 or N % K or values.shape[-3] != K:
     hint = f"; {LAYOUT}" if queries.shape[-2] == keys.shape[-2] else ""
     raise ValueError(
-      "the heads of the queries must be a multiple of those of the keys, and keys and values must have "
-      f"as many, got queries {N}, keys {K}, values {values.shape[-3]}{hint}"
+      "the number of query heads must be a multiple of the number of key heads, and keys and values must have "
+      f"the same number of heads, got queries {N}, keys {K}, values {values.shape[-3]}{hint}"
     )
   if K == N:
     return attend_checked(*check_vectors(queries, keys, values), options)
-  if not _can_be_grouped(queries, keys, options):
+  try:
+    jnp.broadcast_shapes(*(array.shape[:-3] for array in (queries, keys, values)))
+  except ValueError:
+    raise ValueError(
+      "leading axes of queries, keys and values must broadcast, got shapes "
+      f"{queries.shape}, {keys.shape}, {values.shape}"
+    ) from None
+
+  def attend_repeated(queries: jax.Array, keys: jax.Array, values: jax.Array) -> AttentionOutput:
     keys, values = (jnp.repeat(array, N // K, axis=-3) for array in (keys, values))
     return attend_checked(*check_vectors(queries, keys, values), options)
+
+  try:
+    if _can_be_grouped(queries, keys, options):
+      return _attend_grouped(queries, keys, values, options)
+  except ValueError:
+    # Repeated keys give the same error, without the axes of groups.
+    try:
+      jax.eval_shape(attend_repeated, queries, keys, values)
+    except ValueError as error:
+      note = f" (keys and values are repeated for {N} heads)" if "keys" in str(error) else ""
+      raise ValueError(f"{error}{note}") from None
+    raise
+  return attend_repeated(queries, keys, values)
+
+
+def _attend_grouped(
+  queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
+) -> AttentionOutput:
+  """Computes attention with queries [... K G T H], and keys and values that broadcast over the groups."""
+  N, K = queries.shape[-3], keys.shape[-3]
   heads, bias = _Heads(N, K), options.bias
   options = dataclasses.replace(
     options,

@@ -1,5 +1,6 @@
 """Position encodings, rotary embeddings and position biases."""
 
+import bisect
 import dataclasses
 import math
 from typing import Any
@@ -8,7 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import as_array, as_integers, as_real, check_number, check_rank, check_size
+from attention.arrays.checks import (
+  as_array,
+  as_floating,
+  as_integers,
+  as_real,
+  check_number,
+  check_rank,
+  check_size,
+)
 from attention.arrays.pytrees import NamedAxes, register_pytree
 from attention.arrays.shapes import broadcasts_to, is_known, with_rank
 from attention.arrays.sharding import compute_dtype
@@ -54,6 +63,7 @@ def rotary(
   *,
   base: float = 10_000.0,
   frequencies: jax.Array | None = None,
+  scale: jax.Array | float = 1.0,
   interleaved: bool = False,
 ) -> jax.Array:
   """Applies rotary position embeddings to queries or keys.
@@ -72,6 +82,7 @@ def rotary(
     base: wavelengths range from 2 pi to 2 pi base. Not used with `frequencies`.
     frequencies: angle of each pair per position, [W / 2], from `rotary_frequencies`, `llama3_frequencies` or
       `yarn_frequencies`. The first W features are rotated. Default: `rotary_frequencies(H, base)`.
+    scale: factor of the rotated features, such as `yarn_scale(factor)`.
     interleaved: whether neighbors are pairs, (x[2i], x[2i + 1]), as in the paper and in GPT-J, instead of
       halves, as in GPT-NeoX and Llama.
 
@@ -88,10 +99,8 @@ def rotary(
   >>> rotary(jnp.array([[1.0, 0.0], [1.0, 0.0]])).round(3).tolist()
   [[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]
   """
-  vectors = jnp.asarray(vectors)
+  vectors = as_floating("vectors", vectors)
   check_rank("vectors", vectors, "[... T H]")
-  if not jnp.issubdtype(vectors.dtype, jnp.floating):
-    raise ValueError(f"vectors must be floating-point, got {vectors.dtype}")
   T, H = vectors.shape[-2:]
   dtype = compute_dtype(vectors.dtype)
   if frequencies is None:
@@ -117,7 +126,9 @@ def rotary(
   angles = with_rank(angles, vectors.ndim)
   width = 2 * rates.shape[0]
   rotating, others = vectors[..., :width].astype(dtype), vectors[..., width:]
-  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  check_number("scale", scale)
+  factor = jnp.asarray(scale, dtype)
+  cos, sin = factor * jnp.cos(angles), factor * jnp.sin(angles)
   if interleaved:
     first, second = rotating[..., ::2], rotating[..., 1::2]
     rotated = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1)
@@ -146,7 +157,7 @@ def rotary_2d(vectors: jax.Array, positions: jax.Array, *, base: float = 10_000.
   References:
     Heo et al. 2024, arXiv:2403.13298, section 3.1, "axial".
   """
-  vectors, positions = jnp.asarray(vectors), _as_positions(positions)
+  vectors, positions = as_floating("vectors", vectors), _as_positions(positions)
   check_rank("vectors", vectors, "[... T H]")
   if vectors.shape[-1] % 4:
     raise ValueError(f"the width of the vectors must be a multiple of 4, got shape {vectors.shape}")
@@ -185,8 +196,8 @@ def llama3_frequencies(
   Args:
     width: number of features that are rotated, W.
     base: as in `rotary`.
-    factor: by how much the context is longer.
-    low_freq_factor, high_freq_factor: numbers of turns.
+    factor: by how much the context is longer, at least 1.
+    low_freq_factor, high_freq_factor: numbers of turns, above 0.
     original_length: length of the context in training, in positions.
 
   Returns:
@@ -199,9 +210,8 @@ def llama3_frequencies(
     Llama Team 2024, arXiv:2407.21783, and the authors' code.
   """
   rates = _rotary_rates(width, base)
-  check_number("factor", factor, "above 0", lambda number: number > 0)
-  check_size("original_length", original_length)
-  check_number("high_freq_factor", high_freq_factor, "above low_freq_factor", lambda n: n > low_freq_factor)
+  _check_longer(factor, original_length)
+  _check_turns(low_freq_factor=low_freq_factor, high_freq_factor=high_freq_factor)
   turns = original_length * rates / (2 * math.pi)
   share = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
   return jnp.asarray((1 - share) * rates / factor + share * rates, jnp.float32)
@@ -215,19 +225,25 @@ def yarn_frequencies(
   original_length: int,
   beta_fast: float = 32.0,
   beta_slow: float = 1.0,
+  truncate: bool = True,
 ) -> jax.Array:
   """Returns frequencies for a context that is `factor` times longer than in training, by YaRN.
 
   Frequencies of more than `beta_fast` turns in the original length stay, those of less than `beta_slow` turns
-  are divided by the factor, with a linear ramp over the pairs between. YaRN also multiplies scores by
-  (0.1 log(factor) + 1)^2: pass `ScaledDotProduct(scale)` with this factor over sqrt(H).
+  are divided by the factor, with a linear ramp over the pairs between. YaRN also multiplies the rotated
+  features by 0.1 log(factor) + 1, see `yarn_scale`:
+
+  >>> frequencies = yarn_frequencies(64, factor=8.0, original_length=1024)
+  >>> rotary(jnp.ones((5, 64)), frequencies=frequencies, scale=yarn_scale(8.0)).shape
+  (5, 64)
 
   Args:
     width: number of features that are rotated, W.
     base: as in `rotary`.
-    factor: by how much the context is longer.
+    factor: by how much the context is longer, at least 1.
     original_length: length of the context in training, in positions.
-    beta_fast, beta_slow: numbers of turns.
+    beta_fast, beta_slow: numbers of turns, above 0.
+    truncate: whether the ramp begins and ends at whole pairs. False for gpt-oss.
 
   Returns:
     Float32 [W / 2].
@@ -240,28 +256,64 @@ def yarn_frequencies(
   """
   rates = _rotary_rates(width, base)
   check_number("base", base, "above 1", lambda number: number > 1)
-  check_number("factor", factor, "above 0", lambda number: number > 0)
-  check_size("original_length", original_length)
-  pair_of_fast, pair_of_slow = (
+  _check_longer(factor, original_length)
+  _check_turns(beta_slow=beta_slow, beta_fast=beta_fast)
+  low, high = (
     width * math.log(original_length / (2 * math.pi * turns)) / (2 * math.log(base))
     for turns in (beta_fast, beta_slow)
   )
-  low, high = max(math.floor(pair_of_fast), 0), min(math.ceil(pair_of_slow), width - 1)
+  if truncate:
+    low, high = math.floor(low), math.ceil(high)
+  low, high = max(low, 0), min(high, width - 1)
   share = np.clip((np.arange(width // 2) - low) / max(high - low, 1e-3), 0, 1)
   return jnp.asarray(share * rates / factor + (1 - share) * rates, jnp.float32)
+
+
+def yarn_scale(factor: float) -> float:
+  """Returns YaRN's factor of the rotated features, 0.1 log(factor) + 1, for `rotary(scale=...)`.
+
+  Models of DeepSeek use other coefficients; see "mscale" in their config.
+
+  Args:
+    factor: by how much the context is longer, at least 1.
+
+  Raises:
+    ValueError: if the factor is out of range.
+
+  References:
+    Peng et al. 2023, arXiv:2309.00071, equation 22, the square root of 1 / t.
+
+  >>> round(yarn_scale(8.0), 4)
+  1.2079
+  """
+  _check_longer(factor)
+  return 0.1 * math.log(factor) + 1
+
+
+def _check_longer(factor: float, original_length: int = 1) -> None:
+  """Raises ValueError unless a context can be `factor` times longer than the original length."""
+  check_number("factor", factor, "at least 1 and finite", lambda number: 1 <= number < math.inf)
+  check_size("original_length", original_length)
+
+
+def _check_turns(**numbers: float) -> None:
+  """Raises ValueError unless two numbers of turns are positive, and the second is the larger."""
+  (name, low), (other, high) = numbers.items()
+  check_number(name, low, "above 0 and finite", lambda number: 0 < number < math.inf)
+  check_number(other, high, f"above {name}={low} and finite", lambda number: low < number < math.inf)
 
 
 def _rotary_rates(width: int, base: float) -> np.ndarray:
   """Returns base^(-2i / width), float64 [width / 2]."""
   if check_size("width", width, least=0) % 2:
     raise ValueError(f"width must be even, got {width}")
-  check_number("base", base, "above 0", lambda number: number > 0)
+  check_number("base", base, "above 0 and finite", lambda number: 0 < number < math.inf)
   return base ** (-np.arange(0, width, 2) / max(width, 1))
 
 
 def _as_positions(positions: jax.Array) -> jax.Array:
   """Returns positions as an array, or raises ValueError unless they are real numbers."""
-  is_float = jnp.issubdtype(jnp.result_type(positions), jnp.floating)
+  is_float = jnp.issubdtype(as_array("positions", positions).dtype, jnp.floating)
   return as_real("positions", positions) if is_float else as_integers("positions", positions)
 
 
@@ -421,7 +473,8 @@ def relative_position_bucket(
   Raises:
     ValueError: if count or max_distance is too small.
   """
-  check_size("max_distance", max_distance)
+  if check_size("max_distance", max_distance) > np.iinfo(np.int32).max:
+    raise ValueError(f"max_distance must be a 32-bit integer, got {max_distance}")
   check_size("number of buckets", count)
   least = 4 if bidirectional else 2
   if count < least:
@@ -438,6 +491,18 @@ def relative_position_bucket(
   else:
     distances = jnp.maximum(-distances, 0)
   exact = count // 2
-  share = jnp.log(jnp.maximum(distances, 1) / exact) / math.log(max_distance / exact)
-  far = jnp.minimum(exact + (share * (count - exact)).astype(distances.dtype), count - 1)
+  starts = [_bucket_start(bucket, exact, count, max_distance) for bucket in range(exact, count)]
+  far = exact - 1 + jnp.searchsorted(
+    jnp.asarray(starts, distances.dtype), distances, side="right", method="compare_all"
+  )
   return ahead + jnp.where(distances < exact, distances, far)
+
+
+def _bucket_start(bucket: int, exact: int, count: int, max_distance: int) -> int:
+  """Returns the least distance d of a bucket: log(d / exact) / log(max_distance / exact) >= steps / power.
+
+  The powers are exact. The logarithms would round some shares to the bucket below.
+  """
+  power, steps = count - exact, bucket - exact
+  least = max_distance**steps * exact ** (power - steps)
+  return bisect.bisect_left(range(max_distance), least, key=lambda distance: distance**power)

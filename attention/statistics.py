@@ -16,7 +16,7 @@ from attention.engines.rows import ScoreRows, ScoreTile, one_tile
 from attention.engines.tiling import TilingPlan, make_tiling_plan
 from attention.masks import Array, Mask
 from attention.scores.score import Score
-from attention.validation import check_options, check_vectors
+from attention.validation import check_options, check_queries_and_keys
 
 
 class RowStatistics(NamedTuple):
@@ -61,7 +61,7 @@ def row_statistics(
   >>> statistics.max_score.tolist(), statistics.entropy.round(3).tolist()
   ([2.0], [1.3860000371932983])
   """
-  queries, keys, _ = check_vectors(queries, keys, keys)
+  queries, keys = check_queries_and_keys(queries, keys)
   options = check_options(
     score,
     mask=mask,
@@ -132,6 +132,8 @@ def _statistics(rows: ScoreRows, masked_max: jax.Array, max_score: jax.Array) ->
 def _update_max(largest: jax.Array, tile: ScoreTile) -> jax.Array:
   """Returns the larger of `largest` and the largest score of a tile, [... T 1], with its derivatives."""
   scores = jnp.where(tile.valid, tile.scores, mask_value(tile.scores.dtype))
+  if 0 in scores.shape:
+    return largest
   index = jnp.argmax(jax.lax.stop_gradient(scores), axis=-1, keepdims=True)
   tile_max = jnp.take_along_axis(scores, index, axis=-1)
   return jnp.where(tile_max > largest, tile_max, largest)

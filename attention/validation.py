@@ -21,6 +21,16 @@ T = TypeVar("T")
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
 
+def check_queries_and_keys(queries: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
+  """Returns queries and keys as arrays, or raises ValueError if their shapes are incompatible."""
+  queries, keys = as_array("queries", queries), as_array("keys", keys)
+  check_rank("queries", queries, "[... T H]")
+  check_rank("keys", keys, "[... S H]")
+  check_dtypes(queries=queries, keys=keys)
+  broadcast_leading(queries, keys, names="queries and keys")
+  return queries, keys
+
+
 def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns queries, keys and values as arrays, or raises ValueError if their shapes are incompatible.
 
@@ -30,11 +40,8 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
   check_rank("queries", queries, "[... T H]")
   check_rank("keys", keys, "[... S H]")
   check_rank("values", values, "[... S D]")
-  check_dtypes(queries, keys, values)
-  if keys.shape[-2] != values.shape[-2]:
-    raise ValueError(
-      f"keys and values must have the same length, got keys {keys.shape}, values {values.shape}"
-    )
+  check_dtypes(queries=queries, keys=keys, values=values)
+  check_lengths(keys, values)
   try:
     broadcast_leading(queries, keys, values, names="queries, keys and values")
   except ValueError as error:
@@ -42,13 +49,23 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
   return queries, keys, values
 
 
-def check_dtypes(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
-  """Raises ValueError unless queries, keys and values have the same floating-point dtype."""
-  dtypes = f"got queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
-  if not all(jnp.issubdtype(array.dtype, jnp.floating) for array in (queries, keys, values)):
-    raise ValueError(f"queries, keys and values must be floating-point, {dtypes}")
-  if not queries.dtype == keys.dtype == values.dtype:
-    raise ValueError(f"queries, keys and values must have one dtype, {dtypes}")
+def check_lengths(keys: jax.Array, values: jax.Array) -> None:
+  """Raises ValueError unless keys and values have the same length."""
+  if keys.shape[-2] != values.shape[-2]:
+    raise ValueError(
+      f"keys and values must have the same length, got keys {keys.shape}, values {values.shape}"
+    )
+
+
+def check_dtypes(**arrays: jax.Array) -> None:
+  """Raises ValueError unless the named arrays have the same floating-point dtype."""
+  *first, last = arrays
+  names = f"{', '.join(first)} and {last}"
+  got = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items())
+  if not all(jnp.issubdtype(array.dtype, jnp.floating) for array in arrays.values()):
+    raise ValueError(f"{names} must be floating-point, got {got}")
+  if len({array.dtype for array in arrays.values()}) > 1:
+    raise ValueError(f"{names} must have one dtype, got {got}")
 
 
 def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:

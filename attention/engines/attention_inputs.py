@@ -207,7 +207,10 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
 def _checked_scores(inputs: Inputs) -> jax.Array:
   """Returns the scores [... T S] of all pairs, or raises ValueError if a component has an invalid shape."""
   score = type(inputs.score).__name__
-  tile = inputs.score.scores(inputs.queries, inputs.keys)
+  try:
+    tile = inputs.score.scores(inputs.queries, inputs.keys)
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"{error}{_axes_hint(inputs.score)}") from error
   if not isinstance(tile, (jax.Array, np.ndarray)):
     raise ValueError(f"{score}.scores must return an array of scores, got {tile!r}")
   T, S = inputs.t.shape[0], inputs.s.shape[1]
@@ -233,6 +236,13 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
       f"{score}.score_mod must return scores [... T S] = {tile.shape}, got shape {modified.shape}"
     )
   shape = (*broadcast_leading(modified, inputs.values, names="scores and values"), T, S)
+  for leaf, letters in zip(jax.tree.leaves(inputs.score), leaf_axes(inputs.score), strict=True):
+    leading = np.shape(leaf)[: np.ndim(leaf) - len(letters)]
+    if not broadcasts_to(leading, shape[:-2]):
+      raise ValueError(
+        f"arrays of {score} with axes [... {letters}] must have leading axes that broadcast to {shape[:-2]}, "
+        f"got shape {np.shape(leaf)}"
+      )
   if inputs.mask is not None:
     for leaf, letters in zip(jax.tree.leaves(inputs.mask), leaf_axes(inputs.mask), strict=True):
       if letters == "TS":
@@ -246,6 +256,23 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
       raise ValueError(f"bias must be floating-point, got {terms.dtype}; pass boolean masks as `mask`")
     check_pairs("bias", terms.shape, shape)
   return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
+
+
+def _axes_hint(score: Score) -> str:
+  """Returns a hint for an error of a user-defined score whose arrays may lack axes."""
+  if type(score).__module__.startswith("attention."):
+    return ""
+  names = [
+    jax.tree_util.keystr(path).removeprefix(".")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(score)
+    if np.ndim(leaf)
+  ]
+  if not names:
+    return ""
+  return (
+    f" ({type(score).__name__}.scores failed; if {names[0]} has one number per head, set "
+    f'axes = {{"{names[0]}": ""}} and use self.{names[0]}[..., None, None])'
+  )
 
 
 def one_pair(inputs: Inputs, *, all_leading_axes: bool) -> Inputs:

@@ -147,7 +147,13 @@ class Softpick(Normalizer):
 
   def row_state(self, rows):
     shift = jnp.maximum(rows.max(), 0)
-    total = rows.sum(lambda tile: jnp.abs(self._rectified(tile, shift)))
+
+    def distance(tile: ScoreTile) -> jax.Array:
+      rectified = self._rectified(tile, shift)
+      # Not jnp.abs: at 0, its derivative in some versions of JAX is 1, and that of relu in `weights` is 0.
+      return jnp.where(rectified > 0, rectified, -rectified)
+
+    total = rows.sum(distance)
     return shift, total + self.epsilon * jnp.exp(-shift)
 
   def weights(self, tile, state):

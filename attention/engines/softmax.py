@@ -21,8 +21,9 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from attention.arrays.checks import as_floating, as_real, check_rank
+from attention.arrays.checks import as_floating, check_numbers, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import NamedAxes, register_pytree
 from attention.arrays.shapes import broadcasts_to, with_rank
@@ -88,7 +89,7 @@ class Softmax(Normalizer):
 
   def validate(self):
     if self.sink is not None:
-      as_real("sink", self.sink)
+      check_numbers("sink", self.sink, "a real number below infinity", lambda sink: sink < np.inf)
 
   def row_state(self, rows):
     row_max = rows.max()
@@ -106,6 +107,7 @@ class Softmax(Normalizer):
   def sink_scores(self, rows: jax.Array) -> jax.Array:
     """Returns the score of the sink for each row, with the shape and dtype of rows [... T 1]."""
     sink = jnp.asarray(self.sink, rows.dtype)[..., None, None]
+    sink = jnp.where(sink < jnp.inf, sink, jnp.nan)  # an infinite score gives NaN, as for other keys
     if not broadcasts_to(sink.shape, rows.shape):
       raise ValueError(
         f"sink must be broadcastable to the leading axes {rows.shape[:-2]}, got shape {sink.shape[:-2]}"

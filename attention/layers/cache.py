@@ -11,7 +11,7 @@ import numpy as np
 from attention import masks
 from attention.arrays.checks import check_size
 from attention.arrays.pytrees import register_pytree
-from attention.arrays.shapes import same_rank, with_rank
+from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
 from attention.engines.bias import BiasLike
 from attention.masks import Array, Mask, as_mask
 
@@ -78,7 +78,7 @@ def write(cache: KVCache, keys: jax.Array, values: jax.Array, positions: jax.Arr
   length = max(np.ravel(cache.length), default=0) if is_known else 0
   if length + T > S:
     raise ValueError(
-      f"cache must have slots for all tokens, got {T} new tokens for {S} slots, {length} of them in use"
+      f"cache is full: {T} new token{'s' * (T != 1)}, but only {S - length} of {S} slots are free"
     )
 
   def put(slots: jax.Array, vectors: jax.Array, positions: jax.Array) -> jax.Array:
@@ -96,7 +96,9 @@ def nan_on_overflow(cache: KVCache, array: jax.Array) -> jax.Array:
   return jnp.where(jnp.expand_dims(is_full, tuple(range(is_full.ndim, array.ndim))), jnp.nan, array)
 
 
-def mask_after(before: KVCache, after: KVCache, mask: Mask | Array | None) -> Mask:
+def mask_after(
+  before: KVCache, after: KVCache, mask: Mask | Array | None, shape: tuple[int, ...]
+) -> Mask:
   """Returns the mask of queries that were appended to a cache: all slots in use, restricted by `mask`.
 
   Args:
@@ -104,34 +106,62 @@ def mask_after(before: KVCache, after: KVCache, mask: Mask | Array | None) -> Ma
     after: the cache after.
     mask: for [... N T S]. Masks of positions count from the first token in the cache; arrays are for the T
       queries and S slots.
+    shape: of the scores, [... N T S].
+
+  Raises:
+    ValueError: if an array of the mask does not fit the queries and slots.
   """
   # Bounds may overflow a small integer dtype.
   starts, lengths = before.length.astype(jnp.int32), after.length.astype(jnp.int32)
   written = masks.Lengths(source=lengths[..., None], target=None)
-  return written if mask is None else written & _mask_from(as_mask(mask), starts)
+  return written if mask is None else written & _mask_from(as_mask(mask), starts, shape)
 
 
-def bias_after(before: KVCache, bias: BiasLike | None) -> BiasLike | None:
-  """Returns the bias of queries that are appended to a cache; functions get positions in the sequence."""
+def bias_after(before: KVCache, bias: BiasLike | None, shape: tuple[int, ...]) -> BiasLike | None:
+  """Returns the bias of queries that are appended to a cache; functions get positions in the sequence.
+
+  Raises:
+    ValueError: if the bias is an array that does not broadcast to the shape of the scores, [... N T S].
+  """
+  if bias is None:
+    return None
   if not callable(bias):
+    _check_slots("bias", np.shape(bias), shape)
     return bias
   return lambda t, s: _from_each_start(before.length, lambda t: bias(t, s), t)
 
 
-def _mask_from(mask: Mask, start: jax.Array) -> Mask:
+def _check_slots(
+  name: str, got: tuple[int, ...], shape: tuple[int, ...], axes: str = "[... N T S]"
+) -> None:
+  """Raises ValueError unless the shape of an array broadcasts to that of the scores of a cache."""
+  if not broadcasts_to(got, shape):
+    raise ValueError(
+      f"{name} must be broadcastable to {axes} = {shape}, where T counts the new tokens and S the slots of "
+      f"the cache, got shape {got}"
+    )
+
+
+def _mask_from(mask: Mask, start: jax.Array, shape: tuple[int, ...]) -> Mask:
   """Returns a mask for queries at positions start, start + 1, ... from a mask for positions 0, 1, ..."""
   per_head = start[..., None]
   match mask:
-    case masks.FromArray() | masks.Segments():
+    case masks.FromArray(values):
+      _check_slots("mask", np.shape(values), shape)
+      return mask
+    case masks.Segments(target, source):
+      for name, array, size, axis in (("target", target, shape[-2], "T"), ("source", source, shape[-1], "S")):
+        name = f"{name} of masks.segments (`total` of masks.packed)"
+        _check_slots(name, np.shape(array), (*shape[:-2], size), f"[... N {axis}]")
       return mask
     case masks.Band(before, after):
       return masks.Band(_sum(before, -per_head), _sum(after, per_head))
     case masks.Lengths(source, target):
       return masks.Lengths(source, _sum(target, -per_head))
     case masks.And(first, second):
-      return masks.And(_mask_from(first, start), _mask_from(second, start))
+      return masks.And(_mask_from(first, start, shape), _mask_from(second, start, shape))
     case masks.Not(inner):
-      return masks.Not(_mask_from(inner, start))
+      return masks.Not(_mask_from(inner, start, shape))
   return _From(mask, start)
 
 

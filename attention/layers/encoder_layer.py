@@ -13,7 +13,7 @@ from attention.arrays.checks import as_array
 from attention.engines.bias import BiasLike
 from attention.layers.cache import KVCache
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.projections import LayerNorm, Linear, is_deterministic, promote, relu
+from attention.layers.projections import LayerNorm, Linear, check_unused, is_deterministic, promote, relu
 from attention.masks import Array, Mask
 
 
@@ -47,6 +47,7 @@ class FeedForward(nn.Module):
   @nn.compact
   def __call__(self, inputs: jax.Array, *, deterministic: bool | None = None) -> jax.Array:
     deterministic = is_deterministic(self, deterministic)
+    check_unused(self, gate=self.use_gate)
     linear = functools.partial(Linear, dtype=self.dtype, param_dtype=self.param_dtype, use_bias=self.use_bias)
     hidden = linear(self.mlp_dim, name="hidden")(inputs)
     if self.use_gate:

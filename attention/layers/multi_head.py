@@ -15,7 +15,14 @@ from attention.engines.softmax import Normalizer, Softmax
 from attention.grouped_heads import attend_heads
 from attention.layers import cache as caches
 from attention.layers.cache import KVCache
-from attention.layers.projections import HeadLinear, LayerNorm, is_deterministic, kernel_init, promote
+from attention.layers.projections import (
+  HeadLinear,
+  LayerNorm,
+  check_unused,
+  is_deterministic,
+  kernel_init,
+  promote,
+)
 from attention.linear import project
 from attention.masks import Array, Mask
 from attention.scores.score import Score
@@ -125,6 +132,8 @@ class MultiHeadAttention(nn.Module):
       self.gate = HeadLinear(self.use_bias, self.kernel_init, self.bias_init, **dtypes)
     default: Any = functools.partial(LayerNorm, use_bias=False) if self.normalize_qk else None
     norm_cls = self.qk_norm_cls or default
+    normalizes = norm_cls is not None
+    check_unused(self, sinks=self.use_sinks, gate=self.use_gate, query_ln=normalizes, key_ln=normalizes)
     self.query_ln, self.key_ln = (norm_cls and norm_cls(**dtypes) for _ in range(2))
 
   def __call__(
@@ -187,12 +196,13 @@ class MultiHeadAttention(nn.Module):
     cache = KVCache(*map(jnp.asarray, cache))
     positions = caches.next_positions(cache, inputs_q)
     new_cache = caches.write(cache, *self.project_kv(inputs_q, positions=positions), positions)
+    shape = *inputs_q.shape[:-2], self.num_heads, inputs_q.shape[-2], new_cache.keys.shape[-2]
     outputs = self.attend_with_kv(
       inputs_q,
       (new_cache.keys, new_cache.values),
       positions=positions,
-      mask=caches.mask_after(cache, new_cache, mask),
-      bias=caches.bias_after(cache, bias),
+      mask=caches.mask_after(cache, new_cache, mask, shape),
+      bias=caches.bias_after(cache, bias, shape),
       **options,
     )
     outputs = outputs if return_weights else (outputs,)

@@ -30,6 +30,19 @@ def is_deterministic(module: Any, value: bool | None) -> bool:
   return nn.merge_param("deterministic", module.deterministic, value)
 
 
+def check_unused(module: nn.Module, **is_used: bool) -> None:
+  """Raises ValueError if a module has a parameter that it does not use, which Flax would ignore.
+
+  Args:
+    module: the module.
+    is_used: whether its options use the parameter or submodule of this name.
+  """
+  unused = [name for name, used in is_used.items() if not used and module.has_variable("params", name)]
+  if unused:
+    where = f"{type(module).__name__} at {'/'.join(module.path)!r}" if module.path else type(module).__name__
+    raise ValueError(f"{where} has parameters that its options do not use: {', '.join(unused)}")
+
+
 def promote(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) -> list[Any]:
   """Returns all arrays in one dtype, as Flax layers do: `dtype`, or that to which JAX promotes them.
 
@@ -70,6 +83,7 @@ class Linear(nn.Module):
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
     check_size("features", self.features)
+    check_unused(self, bias=self.use_bias)
     kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
     bias = None
     if self.use_bias:
@@ -99,6 +113,7 @@ class HeadLinear(nn.Module):
   @nn.compact
   def _promoted(self, vectors: jax.Array, axes_in: tuple[int, ...], axes_out: tuple[int, ...]) -> list[Any]:
     """Returns vectors, a kernel [axes_in axes_out] and a bias [axes_out] or None, in the same dtype."""
+    check_unused(self, bias=self.use_bias)
     rows, columns = math.prod(axes_in), math.prod(axes_out)
     init = _reshaped(self.kernel_init, (rows, columns))
     kernel, bias = self.param("kernel", init, (*axes_in, *axes_out), self.param_dtype), None
@@ -151,6 +166,7 @@ class RMSNorm(nn.Module):
 
 def _apply_norm(module: Any, norm: Any, inputs: jax.Array, names: tuple[str, ...]) -> jax.Array:
   """Applies a norm of Flax in at least float32, with parameters of a module."""
+  check_unused(module, bias="bias" in names)
   inits = {"scale": nn.initializers.ones, "bias": nn.initializers.zeros}
   params = {name: module.param(name, inits[name], inputs.shape[-1:], module.param_dtype) for name in names}
   dtype = promote(inputs, *params.values(), dtype=module.dtype)[0].dtype

@@ -6,7 +6,7 @@ then which pairs may attend.
 
 import dataclasses
 import functools
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -77,10 +77,19 @@ class Mask(NamedAxes):
     for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
       shape = np.shape(leaf)[np.ndim(leaf) - len(letters) :]
       if any(size not in (1, sizes.get(letter, size)) for letter, size in zip(letters, shape, strict=True)):
-        got = f"{type(self).__name__}{jax.tree_util.keystr(path)} of shape {np.shape(leaf)}"
-        raise ValueError(f"mask must be broadcastable to [... T S] with T={T}, S={S}, got {got}")
+        raise ValueError(
+          f"mask must be broadcastable to [... T S] with T={T}, S={S}, got "
+          f"{self._describe_field(path)} of shape {np.shape(leaf)}"
+        )
     tile = tile_of(self, jnp.arange(T)[:, None], jnp.arange(S)[None, :])
     return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
+
+  def _describe_field(self, path: tuple[Any, ...]) -> str:
+    """Returns the name of an array of the mask, with the class that holds it, for errors."""
+    inner = getattr(self, getattr(path[0], "name", ""), None)
+    if isinstance(inner, Mask):
+      return inner._describe_field(path[1:])
+    return f"{type(self).__name__}{jax.tree_util.keystr(path)}"
 
   def __bool__(self) -> bool:
     raise ValueError("masks must be combined with &, | and ~, not with `and`, `or` and `not`")

@@ -153,6 +153,9 @@ class Segments(Mask):
   target: Array
   source: Array
 
+  def _describe_field(self, path):
+    return f"{path[0].name} of masks.segments (`total` of masks.packed)"
+
   def mask_mod(self, t, s):
     target, source = jnp.asarray(self.target), jnp.asarray(self.source)
     return jnp.equal(*aligned(target[..., :, None], source[..., None, :]))

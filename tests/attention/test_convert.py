@@ -37,17 +37,24 @@ def encoder_layer(num_heads=3, epsilon=1e-5, activation=nn.relu, **options):
   )
 
 
-LLAMA = attention.EncoderLayer(
-  num_heads=4,
-  mlp_dim=20,
-  self_attention_cls=functools.partial(
-    attention.MultiHeadAttention, num_key_value_heads=2, use_bias=False, position_fn=positions.rotary
-  ),
-  feed_forward_cls=functools.partial(
-    attention.FeedForward, activation=nn.silu, use_gate=True, use_bias=False
-  ),
-  norm_cls=attention.RMSNorm,
-)
+def llama_layer(num_heads=2, num_key_value_heads=1, activation=nn.silu, mlp_bias=False, **options):
+  return attention.EncoderLayer(
+    num_heads=num_heads,
+    mlp_dim=20,
+    self_attention_cls=functools.partial(
+      attention.MultiHeadAttention,
+      num_key_value_heads=num_key_value_heads,
+      position_fn=positions.rotary,
+      **({"use_bias": False} | options),
+    ),
+    feed_forward_cls=functools.partial(
+      attention.FeedForward, activation=activation, use_gate=True, use_bias=mlp_bias
+    ),
+    norm_cls=attention.RMSNorm,
+  )
+
+
+LLAMA = functools.partial(convert.llama_layer, num_heads=2, num_key_value_heads=1)
 LAYERS = {
   "encoder_post": (encoder_layer(norm_position="post"), convert.torch_encoder_layer, (3,), None),
   "encoder_pre": (encoder_layer(activation=gelu), convert.torch_encoder_layer, (3,), None),
@@ -58,7 +65,16 @@ LAYERS = {
     None,
   ),
   "gpt2": (encoder_layer(activation=nn.gelu), convert.gpt2_layer, (3,), masks.causal()),
-  "llama": (LLAMA, convert.llama_layer, (4, 2), masks.causal()),
+  "llama": (llama_layer(4, 2), convert.llama_layer, (4, 2), masks.causal()),
+  "llama_biases": (llama_layer(use_bias=True, mlp_bias=True), LLAMA, (), masks.causal()),
+  "qwen2": (llama_layer(use_bias=True), LLAMA, (), masks.causal()),
+  "qwen3": (llama_layer(qkv_features=12, qk_norm_cls=attention.RMSNorm), LLAMA, (), masks.causal()),
+  "gemma": (
+    llama_layer(qkv_features=12, activation=nn.gelu),
+    functools.partial(LLAMA, norm_offset=1),
+    (),
+    masks.causal(),
+  ),
 }
 
 
@@ -87,12 +103,58 @@ def test_torch_multi_head_attention():
   layer = attention.MultiHeadAttention(num_heads=3)
   variables = convert.torch_multi_head_attention(state, 3)
   assert_close(layer.apply(variables, given["queries"]), given["outputs"], TOLERANCE)
+  given, state = reference("zero_attn")
+  layer = attention.MultiHeadAttention(num_heads=3, normalizer=attention.Softmax(0.0))
+  variables = convert.torch_multi_head_attention(state, 3)
+  assert_close(layer.apply(variables, given["queries"]), given["outputs"], TOLERANCE)
   given, state = reference("cross")
   layer = attention.MultiHeadAttention(num_heads=3, use_bias=False)
   variables = convert.torch_multi_head_attention(state, 3)
   assert_close(
     layer.apply(variables, given["queries"], given["keys"], given["values"]), given["outputs"], TOLERANCE
   )
+
+
+@pytest.mark.parametrize(
+  ("name", "layer", "unused"),
+  [
+    ("llama_biases", llama_layer(mlp_bias=True), "HeadLinear at 'attention/.*' has .*: bias"),
+    ("llama_biases", llama_layer(use_bias=True), "Linear at 'feed_forward/.*' has .*: bias"),
+    ("qwen2", llama_layer(), "HeadLinear at 'attention/.*' has .*: bias"),
+    ("qwen3", llama_layer(qkv_features=12), "at 'attention' .*: query_ln, key_ln"),
+  ],
+)
+def test_layers_refuse_unused_parameters(name, layer, unused):
+  given, state = reference(name)
+  with pytest.raises(ValueError, match=unused):
+    layer.apply(LLAMA(state), given["inputs"])
+
+
+class Tensor:
+  """Stands for a tensor of PyTorch with a gradient, of bfloat16."""
+
+  dtype = "torch.bfloat16"
+
+  def __init__(self, array):
+    self.array = array
+
+  def detach(self):
+    return self
+
+  def cpu(self):
+    return self
+
+  def float(self):
+    return self.array
+
+
+def test_bfloat16_tensors_keep_their_dtype():
+  arrays = change("llama")
+  converted = convert.llama_layer({name: Tensor(array) for name, array in arrays.items()}, 4, 2)
+  assert_trees_close(
+    converted, jax.tree.map(lambda a: a.astype(jnp.bfloat16), convert.llama_layer(arrays, 4, 2)), 0
+  )
+  assert {leaf.dtype for leaf in jax.tree.leaves(converted)} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_t5_attention():
@@ -130,7 +192,7 @@ MHA, ENCODER = convert.torch_multi_head_attention, convert.torch_encoder_layer
 INVALID = {
   "missing": (
     lambda: convert.gpt2_layer(reference("mha")[1], 3, prefix="h.0."),
-    r"state must have the name 'h\.0\.attn\.c_attn\.weight', got ",
+    r"state must have the name 'h\.0\.attn\.c_proj\.weight', got in_proj_weight, .*out_proj\.bias$",
   ),
   "no in_proj": (
     lambda: MHA({"out_proj.weight": np.zeros((2, 2))}, 1),
@@ -157,8 +219,35 @@ INVALID = {
   ),
   "bias of another size": (
     lambda: ENCODER(change("encoder_pre", linear1_of_bias=np.zeros(3)), 3),
-    r"linear1\.bias must have shape \(20,\), got \(3,\)",
+    r"linear1\.bias must have shape \(20,\), got shape \(3,\)",
   ),
+  "norm of another size": (
+    lambda: ENCODER(change("encoder_pre", norm1_of_weight=np.zeros(3)), 3),
+    r"norm1\.weight must have shape \(12,\), got shape \(3,\)",
+  ),
+  "feed-forward of another size": (
+    lambda: ENCODER(change("encoder_pre", linear2_of_weight=np.zeros((12, 3))), 3),
+    r"linear2\.weight must have shape \(12, 20\), got shape \(12, 3\)",
+  ),
+  "a vector for a matrix": (
+    lambda: ENCODER(change("encoder_pre", linear1_of_weight=np.zeros(3)), 3),
+    r"linear1\.weight must have axes \[\? 12\], got shape \(3,\)",
+  ),
+  "biases of norms": (
+    lambda: llama_layer().apply(
+      convert.llama_layer(change("llama", input_layernorm_of_bias=np.zeros(24)), 4, 2), np.zeros((1, 24))
+    ),
+    "RMSNorm at 'attention_norm' has parameters that its options do not use: bias",
+  ),
+  "LSTM": (
+    lambda: convert.torch_gru({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2))}),
+    r"weight_hh_l0 must have axes \[6 \?\], got shape \(8, 2\)",
+  ),
+  "module": (lambda: convert.bert_layer(nn.Dense(3), 4), "state must be a mapping .*, got Dense"),
+  "path": (lambda: convert.bert_layer("model.safetensors", 4), "state must be a mapping .*, got str"),
+  "empty": (lambda: convert.bert_layer({}, 4), "state must have the name .*, got no names"),
+  "text": (lambda: MHA(change("mha", in_proj_weight="a"), 3), "in_proj_weight must be an array of numbers"),
+
   "one bias of two": (
     lambda: convert.torch_gru({key: array for key, array in change("gru").items() if key != "bias_ih_l0"}),
     "state must have the name 'bias_ih_l0'",
@@ -173,12 +262,15 @@ def test_invalid_states_raise(name):
     function()
 
 
-@pytest.mark.parametrize("name", ["llama3", "yarn"])
+@pytest.mark.parametrize("name", ["llama3", "yarn", "yarn_without_truncation"])
 def test_rotary_frequencies_match_transformers(name):
   options = {"base": 5e4, "original_length": 512}
   function = {
     "llama3": lambda: positions.llama3_frequencies(32, factor=8.0, **options),
     "yarn": lambda: positions.yarn_frequencies(32, factor=4.0, **options),
+    "yarn_without_truncation": lambda: positions.yarn_frequencies(
+      32, factor=4.0, truncate=False, **options
+    ),
   }[name]
   desired = REFERENCES[f"rope/{name}"]
   np.testing.assert_allclose(function(), desired, rtol=1e-6)
@@ -190,10 +282,40 @@ def test_rotary_frequencies_match_transformers(name):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"factor": 0.0}, "factor must be above 0, got 0"),
+    ({"factor": 0.5}, "factor must be at least 1 and finite, got 0.5"),
+    ({"factor": np.inf}, "factor must be at least 1 and finite, got inf"),
     ({"original_length": 0}, "original_length must be an integer"),
+    ({"base": np.nan}, "base must be above 0 and finite, got nan"),
   ],
 )
 def test_invalid_frequencies_raise(function, options, message):
   with pytest.raises(ValueError, match=message):
     function(8, **({"factor": 2.0, "original_length": 16} | options))
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"beta_slow": 0.0}, "beta_slow must be above 0 and finite, got 0"),
+    ({"beta_slow": np.nan}, "beta_slow must be above 0 and finite, got nan"),
+    ({"beta_fast": -1.0}, "beta_fast must be above beta_slow=1.0 and finite, got -1"),
+    ({"beta_fast": 1.0, "beta_slow": 32.0}, "beta_fast must be above beta_slow=32.0 and finite, got 1"),
+  ],
+)
+def test_invalid_turns_of_yarn_raise(options, message):
+  with pytest.raises(ValueError, match=message):
+    positions.yarn_frequencies(8, factor=2.0, original_length=16, **options)
+
+
+def test_scale_of_yarn_matches_transformers():
+  assert positions.yarn_scale(4.0) == pytest.approx(float(REFERENCES["rope/yarn_scale"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in REFERENCES if name.startswith("t5_buckets")])
+def test_buckets_of_relative_positions_match_transformers(name):
+  buckets, max_distance = map(int, name.split("/")[1].split("_"))
+  for bidirectional, desired in enumerate(REFERENCES[name]):
+    actual = positions.relative_position_bucket(
+      jnp.arange(-1000, 1000), buckets, max_distance, bool(bidirectional)
+    )
+    np.testing.assert_array_equal(actual, desired)

@@ -4,6 +4,7 @@ test_convert.py reads it. This script needs `pip install torch transformers`. Th
 2.14.1 and transformers 5.24.0, by `python tests/data/make_references.py`.
 """
 
+import importlib
 import pathlib
 
 import numpy as np
@@ -95,5 +96,46 @@ for name, options in {
   )
   frequencies, scale = ROPE_INIT_FUNCTIONS[name](config, device="cpu")
   arrays[f"rope/{name}"], arrays[f"rope/{name}_scale"] = frequencies.numpy(), np.float32(scale)
+
+config = transformers.LlamaConfig(
+  hidden_size=64,
+  num_attention_heads=2,
+  max_position_embeddings=2048,
+  rope_parameters={
+    "rope_type": "yarn",
+    "rope_theta": 5e4,
+    "original_max_position_embeddings": 512,
+    "factor": 4.0,
+    "truncate": False,
+  },
+)
+frequencies, scale = ROPE_INIT_FUNCTIONS["yarn"](config, device="cpu")
+arrays["rope/yarn_without_truncation"] = frequencies.numpy()
+
+module = drawn(torch.nn.MultiheadAttention(D, N, add_zero_attn=True, batch_first=True))
+store("zero_attn", module, {"queries": queries}, module(queries, queries, queries)[0])
+
+# Models with the parameter names of Llama. `head_dim` is not hidden_size / num_attention_heads.
+for name, (kind, options) in {
+  "llama_biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+  "qwen2": ("Qwen2", {}),
+  "qwen3": ("Qwen3", {"head_dim": 6}),
+  "gemma": ("Gemma", {"head_dim": 6}),
+}.items():
+  config = getattr(transformers, f"{kind}Config")(
+    hidden_size=D, num_attention_heads=2, num_key_value_heads=1, intermediate_size=F, **options, **EAGER
+  )
+  models = importlib.import_module(f"transformers.models.{kind.lower()}.modeling_{kind.lower()}")
+  module = drawn(getattr(models, f"{kind}DecoderLayer")(config, 0))
+  rotary = getattr(models, f"{kind}RotaryEmbedding")(config)(queries, positions)
+  outputs = module(queries, attention_mask=causal, position_ids=positions, position_embeddings=rotary)
+  store(name, module, {"inputs": queries}, outputs[0] if isinstance(outputs, tuple) else outputs)
+
+for buckets, max_distance in ((8, 800), (32, 128)):
+  distances = torch.arange(-1000, 1000)
+  arrays[f"t5_buckets/{buckets}_{max_distance}"] = np.stack([
+    T5Attention._relative_position_bucket(distances, bidirectional, buckets, max_distance).numpy()
+    for bidirectional in (False, True)
+  ]).astype(np.uint8)
 
 np.savez_compressed(pathlib.Path(__file__).with_name("references.npz"), **arrays)
