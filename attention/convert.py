@@ -2,13 +2,12 @@
 
 Each function takes a state: a mapping from names to arrays, such as `module.state_dict()` or
 `safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
-"encoder.layer.0."; others are ignored. Each parameter with the prefix is used, or is an error: either here, or
-in a layer whose options leave it out, such as a bias with `use_bias=False`. If only some of the projections of
-an attention have biases, the others get biases of zero. Arrays keep their dtype, but float64 becomes float32
-unless `jax_enable_x64` is set.
+"encoder.layer.0."; others are ignored. Each parameter with the prefix is used or raises a ValueError: here,
+or in a layer whose options leave it out, such as a bias with `use_bias=False`. If only some projections of a
+layer have biases, the others get biases of zero. Arrays keep their dtype, but float64 becomes float32 unless
+`jax_enable_x64` is set.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -214,7 +213,8 @@ class _State:
   ):
     if not isinstance(state, Mapping):
       raise ValueError(
-        f"state must be a mapping from names to arrays, such as module.state_dict(), got {type(state).__name__}"
+        "state must be a mapping from names to arrays, such as module.state_dict(), "
+        f"got {type(state).__name__}"
       )
     # The published files of BERT have older names.
     self._state = {

@@ -97,8 +97,8 @@ def attend_heads_checked(
   if K == 0 or N % K or values.shape[-3] != K:
     hint = f"; {LAYOUT}" if queries.shape[-2] == keys.shape[-2] else ""
     raise ValueError(
-      "the number of query heads must be a multiple of the number of key heads, and keys and values must have "
-      f"the same number of heads, got queries {N}, keys {K}, values {values.shape[-3]}{hint}"
+      "the number of query heads must be a multiple of the number of key heads, and keys and values must "
+      f"have the same number of heads, got queries {N}, keys {K}, values {values.shape[-3]}{hint}"
     )
   if K == N:
     return attend_checked(*check_vectors(queries, keys, values), options)

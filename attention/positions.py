@@ -492,8 +492,10 @@ def relative_position_bucket(
     distances = jnp.maximum(-distances, 0)
   exact = count // 2
   starts = [_bucket_start(bucket, exact, count, max_distance) for bucket in range(exact, count)]
-  far = exact - 1 + jnp.searchsorted(
-    jnp.asarray(starts, distances.dtype), distances, side="right", method="compare_all"
+  far = (
+    exact
+    - 1
+    + jnp.searchsorted(jnp.asarray(starts, distances.dtype), distances, side="right", method="compare_all")
   )
   return ahead + jnp.where(distances < exact, distances, far)
 

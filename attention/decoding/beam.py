@@ -61,7 +61,7 @@ def beam_search(
   batch_size: int,
   max_length: int,
   beam_size: int,
-  bos_id: int,
+  bos_id: int | jax.Array,
   eos_id: int,
   pad_id: int = 0,
   length_penalty: float = 0.0,
@@ -94,8 +94,8 @@ def beam_search(
     max_length: T, at which unfinished sequences are truncated. If the state has caches, it must not exceed
       their slots; logits beyond are NaN.
     beam_size: K, the number of alive hypotheses per sequence.
-    bos_id: start token, the first input of `step`.
-    eos_id: end token.
+    bos_id: as in `greedy`.
+    eos_id: end token. Negative: sequences do not end.
     pad_id: token after the end.
     length_penalty: at least 0; larger values prefer longer hypotheses. The divisor for max_length must be
       finite in float32.
@@ -106,9 +106,10 @@ def beam_search(
     Finished hypotheses precede truncated ones. Missing hypotheses have score -inf and only padding.
 
   Raises:
-    ValueError: if an argument is out of range.
+    ValueError: if an argument is out of range, or the results of `step` have other shapes.
   """
-  B, T, bos, eos, pad = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
+  search = check_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id, reorders=True)
+  (B,), T, V, eos = search.first.shape, search.max_length, search.num_tokens, search.eos_id
   K, n_best = check_size("beam_size", beam_size), check_size("n_best", n_best)
   if n_best > K:
     raise ValueError(f"n_best must be at most beam_size={K}, got {n_best}")
@@ -120,19 +121,19 @@ def beam_search(
     lambda penalty: penalty >= 0 and penalty * math.log((5 + T) / 6) < most,
   )
 
-  step = jax.vmap(step, in_axes=1, out_axes=1)
+  step = jax.vmap(search.step, in_axes=1, out_axes=1)
   alive = Alive(
-    state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), state),
-    tokens=jnp.full((B, K), bos),
+    state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), search.state),
+    tokens=jnp.repeat(search.first[:, None], K, axis=1),
     scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # K copies of one hypothesis: only one counts
   )
   zeros = jnp.zeros((B, K), jnp.int32)
   finished = Finished(jnp.full((B, K), -jnp.inf), zeros, zeros, zeros)
-  _, _, weights = jax.eval_shape(step, alive.state, alive.tokens)
+  weights = search.weights
   back_pointers = BackPointers(
     jnp.zeros((T, B, K), jnp.int32),
     jnp.zeros((T, B, K), jnp.int32),
-    None if weights is None else jnp.zeros((T, *weights.shape), weights.dtype),
+    None if weights is None else jnp.zeros((T, B, K, weights.shape[-1]), weights.dtype),
   )
 
   def penalized(scores: jax.Array, length: jax.Array | int) -> jax.Array:
@@ -148,7 +149,6 @@ def beam_search(
     i, alive, finished, is_exhaustive, back_pointers = carry
     state, logits, weights = step(alive.state, alive.tokens)
     logits = logits.astype(jnp.float32)
-    V = logits.shape[-1]
     end = jnp.where(eos < 0, V, eos)  # a symbol outside the vocabulary is never generated
     end_logits = jnp.take(logits, end, axis=-1, mode="fill", fill_value=-jnp.inf)
     # The best continuations of each hypothesis are found among its logits, since an array of all
@@ -190,7 +190,7 @@ def beam_search(
     _with_truncated(finished, alive, back_pointers, penalized(alive.scores, T)),
     back_pointers,
     n_best,
-    pad,
+    search.pad_id,
   )
 
 

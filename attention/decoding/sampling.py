@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.arrays.checks import check_number, check_size, key_shape
 from attention.arrays.sharding import compute_dtype
-from attention.decoding.hypotheses import SearchResult, Step, check_search
+from attention.decoding.hypotheses import Search, SearchResult, Step, check_search
 
 # choose(i, logits [B V]) -> tokens [B]
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
@@ -21,7 +21,7 @@ def greedy(
   *,
   batch_size: int,
   max_length: int,
-  bos_id: int,
+  bos_id: int | jax.Array,
   eos_id: int,
   pad_id: int = 0,
 ) -> SearchResult:
@@ -35,18 +35,21 @@ def greedy(
     batch_size: B.
     max_length: T, at which unfinished sequences are truncated. If the state has caches, it must not exceed
       their slots; logits beyond are NaN.
-    bos_id: start token, the first input of `step`.
-    eos_id: end token.
+    bos_id: the first input of `step`: a start token, a token for each sequence [B], or rows of tokens [B P],
+      such as prompts. Pad shorter rows at the end with -1. The first results are the other tokens of the row,
+      with probability 1. If the state has already read the prompts, as the cache of a Transformer can, pass
+      the last token of each prompt, [B].
+    eos_id: end token. Negative: sequences do not end.
     pad_id: token after the end.
 
   Returns:
     One hypothesis per sequence.
 
   Raises:
-    ValueError: if max_length is less than 1.
+    ValueError: if a size or token is out of range, or the results of `step` have other shapes.
   """
-  sizes_and_tokens = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
-  return _decode(step, state, lambda i, logits: _argmax(logits), *sizes_and_tokens)
+  search = check_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id)
+  return _decode(search, lambda i, logits: _argmax(logits))
 
 
 def sample(
@@ -56,7 +59,7 @@ def sample(
   *,
   batch_size: int,
   max_length: int,
-  bos_id: int,
+  bos_id: int | jax.Array,
   eos_id: int,
   pad_id: int = 0,
   temperature: float | jax.Array = 1.0,
@@ -74,7 +77,7 @@ def sample(
     rng: a PRNG key, or one per sequence, [B].
     batch_size: B.
     max_length: T.
-    bos_id: start token.
+    bos_id: start token, one token for each sequence, or rows of tokens.
     eos_id: end token.
     pad_id: token after the end.
     temperature: divides the logits; positive. Near 0, sampling equals greedy search.
@@ -86,13 +89,12 @@ def sample(
     One hypothesis per sequence. Scores are log-probabilities at temperature 1.
 
   Raises:
-    ValueError: if rng is not a key, max_length or top_k is less than 1, or temperature or top_p is out of
-      range.
+    ValueError: if rng is not a key, or top_k, temperature or top_p is out of range; see also `greedy`.
 
   References:
     top_k: Fan et al. 2018, arXiv:1805.04833; top_p: Holtzman et al. 2020, arXiv:1904.09751.
   """
-  sizes_and_tokens = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
+  search = check_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id)
   largest = np.finfo(np.float32).max
   check_number("temperature", temperature, "a number above 0, and finite", lambda t: 0 < t <= largest)
   _check_top_p(top_p)
@@ -109,7 +111,7 @@ def sample(
     logits = logits if is_all else mask_top_p(logits, top_p)
     return jax.vmap(jax.random.categorical)(jax.vmap(jax.random.fold_in, (0, None))(rngs, i), logits)
 
-  return _decode(step, state, choose, *sizes_and_tokens)
+  return _decode(search, choose)
 
 
 def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
@@ -171,21 +173,11 @@ def _argmax(logits: jax.Array) -> jax.Array:
   return jnp.squeeze(jax.lax.top_k(logits, 1)[1], axis=-1)
 
 
-def _decode(
-  step: Step,
-  state: Any,
-  choose: Choose,
-  B: int,
-  T: int,
-  bos_id: jax.Array,
-  eos_id: jax.Array,
-  pad_id: jax.Array,
-) -> SearchResult:
+def _decode(search: Search, choose: Choose) -> SearchResult:
   """Decodes sequences whose tokens are chosen by `choose`."""
-  tokens = jnp.full((B,), bos_id)
-  _, _, weights = jax.eval_shape(step, state, tokens)
+  (B,), T, weights = search.first.shape, search.max_length, search.weights
   result = SearchResult(
-    tokens=jnp.full((B, T), pad_id),
+    tokens=jnp.full((B, T), search.pad_id),
     scores=jnp.zeros((B,), jnp.float32),
     weights=None if weights is None else jnp.zeros((B, T, weights.shape[-1]), weights.dtype),
   )
@@ -196,19 +188,19 @@ def _decode(
 
   def body_fn(carry):
     i, state, tokens, finished, result = carry
-    state, logits, weights = step(state, tokens)
+    state, logits, weights = search.step(state, tokens)
     chosen = choose(i, logits).astype(jnp.int32)
     logits = logits.astype(jnp.float32)
     # The maximum is subtracted first, as in `log_softmax`, so that large logits lose no digits.
     relative = logits - jnp.max(logits, axis=-1, keepdims=True)
     gained = jnp.take_along_axis(relative, chosen[:, None], axis=-1)[:, 0]
     gained -= jnp.log(jnp.sum(jnp.exp(relative), axis=-1))
-    tokens = jnp.where(finished, pad_id, chosen)
+    tokens = jnp.where(finished, search.pad_id, chosen)
     if weights is not None:
       weights = result.weights.at[:, i].set(jnp.where(finished[:, None], 0, weights))
     scores = result.scores + jnp.where(finished, 0.0, gained)
     result = SearchResult(result.tokens.at[:, i].set(tokens), scores, weights)
-    return i + 1, state, tokens, finished | (chosen == eos_id), result
+    return i + 1, state, tokens, finished | (chosen == search.eos_id), result
 
-  carry = (jnp.int32(0), state, tokens, jnp.zeros((B,), bool), result)
+  carry = (jnp.int32(0), search.state, search.first, jnp.zeros((B,), bool), result)
   return jax.lax.while_loop(cond_fn, body_fn, carry)[-1]

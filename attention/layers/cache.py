@@ -96,9 +96,7 @@ def nan_on_overflow(cache: KVCache, array: jax.Array) -> jax.Array:
   return jnp.where(jnp.expand_dims(is_full, tuple(range(is_full.ndim, array.ndim))), jnp.nan, array)
 
 
-def mask_after(
-  before: KVCache, after: KVCache, mask: Mask | Array | None, shape: tuple[int, ...]
-) -> Mask:
+def mask_after(before: KVCache, after: KVCache, mask: Mask | Array | None, shape: tuple[int, ...]) -> Mask:
   """Returns the mask of queries that were appended to a cache: all slots in use, restricted by `mask`.
 
   Args:
@@ -131,9 +129,7 @@ def bias_after(before: KVCache, bias: BiasLike | None, shape: tuple[int, ...]) -
   return lambda t, s: _from_each_start(before.length, lambda t: bias(t, s), t)
 
 
-def _check_slots(
-  name: str, got: tuple[int, ...], shape: tuple[int, ...], axes: str = "[... N T S]"
-) -> None:
+def _check_slots(name: str, got: tuple[int, ...], shape: tuple[int, ...], axes: str = "[... N T S]") -> None:
   """Raises ValueError unless the shape of an array broadcasts to that of the scores of a cache."""
   if not broadcasts_to(got, shape):
     raise ValueError(

@@ -247,7 +247,6 @@ INVALID = {
   "path": (lambda: convert.bert_layer("model.safetensors", 4), "state must be a mapping .*, got str"),
   "empty": (lambda: convert.bert_layer({}, 4), "state must have the name .*, got no names"),
   "text": (lambda: MHA(change("mha", in_proj_weight="a"), 3), "in_proj_weight must be an array of numbers"),
-
   "one bias of two": (
     lambda: convert.torch_gru({key: array for key, array in change("gru").items() if key != "bias_ih_l0"}),
     "state must have the name 'bias_ih_l0'",
@@ -268,9 +267,7 @@ def test_rotary_frequencies_match_transformers(name):
   function = {
     "llama3": lambda: positions.llama3_frequencies(32, factor=8.0, **options),
     "yarn": lambda: positions.yarn_frequencies(32, factor=4.0, **options),
-    "yarn_without_truncation": lambda: positions.yarn_frequencies(
-      32, factor=4.0, truncate=False, **options
-    ),
+    "yarn_without_truncation": lambda: positions.yarn_frequencies(32, factor=4.0, truncate=False, **options),
   }[name]
   desired = REFERENCES[f"rope/{name}"]
   np.testing.assert_allclose(function(), desired, rtol=1e-6)

@@ -169,3 +169,11 @@ def test_half_precision_gives_float32(implementation):
   assert actual.max_score.dtype == actual.entropy.dtype == jnp.float32
   exact = jax.tree.map(lambda array: np.asarray(array, np.float64), inputs)
   assert_trees_close(tuple(actual), expected("scaled_dot_product", exact, MASK), FLOAT32)
+
+
+@engines
+def test_queries_without_keys_are_empty(implementation):
+  max_score, entropy = attention.row_statistics(
+    attention.ScaledDotProduct(), jnp.ones((3, 4)), jnp.ones((0, 4)), implementation=implementation
+  )
+  assert max_score.tolist() == [-np.inf] * 3 and entropy.tolist() == [0] * 3

@@ -590,3 +590,80 @@ def test_mask_shape_hint_names_mistake(implementation, shape, hint):
       queries, keys, values, mask=np.ones(shape, bool), implementation=implementation
     )
   assert str(error.value).splitlines()[0].endswith(f"got shape {shape}{hint}")
+
+
+def arrays(*shape):
+  return np.zeros(shape, np.float32)
+
+
+THREE = arrays(*DIMS["BTH"]), arrays(*DIMS["BSH"]), arrays(*DIMS["BSD"])
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"mask": np.ones((2, 1, 6, 6), bool)}, r"mask .* \(2, 4, 6, 7\), got shape \(2, 1, 6, 6\)"),
+    ({"bias": np.ones((2, 1, 6, 6), np.float32)}, r"bias .* \(2, 4, 6, 7\), got shape \(2, 1, 6, 6\)"),
+    ({"normalizer": attention.Softmax(np.zeros(3, np.float32))}, r"sink .* axes \(2, 4\), got shape \(3,\)"),
+    ({"score": attention.Additive(arrays(4, 9))}, r"the queries \(8\), got shape \(4, 9\)"),
+    ({"keys": arrays(3, 2, 7, 8)}, r"got shapes \(2, 4, 6, 8\), \(3, 2, 7, 8\), \(2, 2, 7, 3\)"),
+    ({"keys": arrays(2, 2, 5, 8)}, r"same length, got keys \(2, 2, 5, 8\), values \(2, 2, 7, 3\)"),
+    ({"keys": arrays(2, 2, 7, 9)}, r"\(8\), got shape \(2, 4, 7, 9\) \(keys and values are repeated for 4"),
+  ],
+)
+def test_errors_of_grouped_heads_have_no_groups(options, message):
+  arguments = {"queries": arrays(2, 4, 6, 8), "keys": arrays(2, 2, 7, 8), "values": arrays(2, 2, 7, 3)}
+  with pytest.raises(ValueError, match=message):
+    attention.attend_heads(**(arguments | options))
+
+
+def test_sizes_of_packed_documents_are_named():
+  mask = masks.causal() & masks.packed(np.array([2, 3]), 5)
+  with pytest.raises(ValueError, match=r"S=5, got target of .*`total` of masks.packed\) of shape \(5,\)"):
+    attention.scaled_dot_product_attention(*THREE, mask=mask)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class PerHead(attention.Score):
+  """A wrong score: it has one number per head, but inserts no axes."""
+
+  temperature: np.ndarray
+
+  def scores(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...TS", query_features, key_features) * self.temperature
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class NamedPerHead(PerHead):
+  axes = {"temperature": ""}
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize(
+  ("score", "message"),
+  [
+    (
+      PerHead(np.ones((2, 7), np.float32)),
+      'has one number per head, set axes = {"temperature"',
+    ),
+    (NamedPerHead(np.ones((2, 1, 1), np.float32)), r"axes that broadcast to \(2,\), got shape \(2, 1, 1\)"),
+  ],
+)
+def test_arrays_of_heads_need_axes(score, message, implementation):
+  with pytest.raises(ValueError, match=message):
+    attention.attend(score, *THREE, implementation=implementation)
+
+
+@pytest.mark.parametrize("sink", [np.inf, np.nan, np.array([0, np.inf])])
+def test_sinks_are_below_infinity(sink):
+  with pytest.raises(ValueError, match="sink must be a real number below infinity, got "):
+    attention.scaled_dot_product_attention(*THREE, normalizer=attention.Softmax(sink))
+
+
+@pytest.mark.parametrize("keys", [arrays(4, 5, 11), arrays(2, 5, 13)])
+def test_errors_of_statistics_name_no_values(keys):
+  with pytest.raises(ValueError) as error:
+    attention.row_statistics(attention.ScaledDotProduct(), arrays(2, 3, 11), keys)
+  assert "values" not in str(error.value)

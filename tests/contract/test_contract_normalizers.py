@@ -576,3 +576,29 @@ def test_rows_of_the_lowest_scores_are_equal_scores(normalizer, implementation):
     block_sizes=BLOCK_SIZES,
   )
   assert_close(context[1], [3.0], FLOAT32)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_slopes_of_softpick_fit_at_zero(engine):
+  """At a score of 0, the slope lies between the slopes on both sides."""
+
+  def context(score):
+    keys = jnp.stack([jnp.ones(1), score[None]])
+    values = jnp.array([[1.0], [5.0]])
+    options = {"normalizer": attention.Softpick(), "implementation": engine}
+    return attention.attend(attention.ScaledDotProduct(), jnp.ones((1, 1)), keys, values, **options)[0, 0]
+
+  slopes = jax.jit(jax.vmap(jax.grad(context)))(jnp.array([-1e-3, 0.0, 1e-3], jnp.float32))
+  assert min(slopes[0], slopes[2]) - 1e-2 <= slopes[1] <= max(slopes[0], slopes[2]) + 1e-2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("sink", [np.inf, np.nan])
+def test_non_finite_sinks_give_nan(engine, sink):
+  inputs = jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7))
+
+  def context(sink):
+    options = {"normalizer": attention.Softmax(sink), "implementation": engine}
+    return attention.attend(attention.ScaledDotProduct(), *inputs, **options)
+
+  assert np.isnan(jax.jit(context)(np.float32(sink))).all()

@@ -133,9 +133,11 @@ for name, (kind, options) in {
 
 for buckets, max_distance in ((8, 800), (32, 128)):
   distances = torch.arange(-1000, 1000)
-  arrays[f"t5_buckets/{buckets}_{max_distance}"] = np.stack([
-    T5Attention._relative_position_bucket(distances, bidirectional, buckets, max_distance).numpy()
-    for bidirectional in (False, True)
-  ]).astype(np.uint8)
+  arrays[f"t5_buckets/{buckets}_{max_distance}"] = np.stack(
+    [
+      T5Attention._relative_position_bucket(distances, bidirectional, buckets, max_distance).numpy()
+      for bidirectional in (False, True)
+    ]
+  ).astype(np.uint8)
 
 np.savez_compressed(pathlib.Path(__file__).with_name("references.npz"), **arrays)

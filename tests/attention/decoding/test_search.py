@@ -361,7 +361,7 @@ def test_high_temperature_respects_forbidden_tokens():
   for temperature in (1e38, 3e38):
     result = jax.jit(
       lambda rng, temperature=temperature: decoding.sample(
-        forbids, jnp.zeros(2), rng, batch_size=2, max_length=50, bos_id=1, eos_id=9, temperature=temperature
+        forbids, jnp.zeros(2), rng, batch_size=2, max_length=50, bos_id=1, eos_id=-1, temperature=temperature
       )
     )(jax.random.key(0))
     assert set(np.ravel(result.tokens).tolist()) == {1, 3}
@@ -373,7 +373,7 @@ def test_high_temperature_respects_forbidden_tokens():
       batch_size=2,
       max_length=5,
       bos_id=1,
-      eos_id=9,
+      eos_id=-1,
       temperature=1e39,
     )
 
@@ -387,13 +387,10 @@ def test_smallest_top_p_keeps_the_likeliest():
 def test_sizes_may_be_integer_arrays():
   result = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
   assert result.tokens.shape[1] == 3
-  with pytest.raises(ValueError, match="bos_id must be a single token, got shape"):
-    search_greedily(bos_id=jnp.asarray([0, 2]))
 
 
-@pytest.mark.parametrize("eos_id", [-1, 99])
-def test_end_outside_vocabulary_is_never_reached(eos_id):
-  options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": eos_id}
+def test_sequences_without_end_token_do_not_end():
+  options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": -1}
   greedy = decoding.greedy(step, STATES, **options)
   result = decoding.beam_search(step, STATES, beam_size=1, **options)
   np.testing.assert_array_equal(result.tokens[:, 0], greedy.tokens)
@@ -413,3 +410,110 @@ def test_greedy_chooses_the_first_largest_logit(logits, float64):
     eos_id=1,
   )
   assert result.tokens[0].tolist() == [int(np.argmax(logits))] * 2
+
+
+FIRST = np.array([4, 1, 9, 4, 12])
+
+
+def test_each_sequence_may_have_its_first_token():
+  result = search_greedily(bos_id=FIRST)
+  desired = [by_a_loop(state, bos_id=token)[0] for state, token in zip(STATES, FIRST, strict=True)]
+  np.testing.assert_array_equal(result.tokens, desired)
+  with pytest.raises(ValueError, match=r"bos_id must be a token, .*, with B=5, got shape \(2,\)"):
+    search_greedily(bos_id=FIRST[:2])
+
+
+PROMPTS = np.array([[4, 3, 5], [1, -1, -1], [9, 8, -1], [4, 4, 4], [12, 7, -1]])
+
+
+def searches(states, max_length, **options):
+  """Returns the tokens of each search, [B T]."""
+  options |= {"batch_size": len(states), "max_length": max_length, "eos_id": END, "pad_id": PAD}
+  beam = decoding.beam_search(step, states, beam_size=3, **options)
+  return {
+    "greedy": decoding.greedy(step, states, **options).tokens,
+    "sample": decoding.sample(step, states, jax.random.key(0), temperature=1e-4, **options).tokens,
+    "beam": beam.tokens[:, 0],
+  }
+
+
+def test_prompts_are_continued():
+  # The last token of each prompt, and the state before it.
+  lengths = np.sum(PROMPTS >= 0, axis=1)
+  states = STATES.copy()
+  for i in range(2):
+    states = np.where(i < lengths - 1, NEXT[states, PROMPTS[:, i]], states)
+  last = PROMPTS[np.arange(5), lengths - 1]
+  continued = searches(STATES, 8, bos_id=PROMPTS)
+  for name, desired in searches(states, 6, bos_id=last).items():
+    for row, prompt, length, expected in zip(continued[name], PROMPTS, lengths, desired, strict=True):
+      np.testing.assert_array_equal(row[: length - 1], prompt[1:length])
+      np.testing.assert_array_equal(row[length - 1 : length + 5], expected)
+
+
+def test_scores_exclude_prompts():
+  result = search_greedily(bos_id=PROMPTS[[0]], states=STATES[:1], max_length=4)
+  state = NEXT[NEXT[STATES[0], 4], 3]
+  _, score, _ = by_a_loop(state, max_length=2, bos_id=5)
+  assert_close(result.scores[0], score, FLOAT32)
+
+
+def returns(*results):
+  return lambda state, tokens: results if len(results) > 1 else results[0]
+
+
+LOGITS_OF_5 = jnp.zeros((5, 13))
+INVALID_STEPS = {
+  "two results": (returns(STATES, LOGITS_OF_5), r"step must return \(state, .*\), got 2 results"),
+  "logits only": (returns(LOGITS_OF_5), r"step must return \(state, .*\), got ShapeDtypeStruct"),
+  "no logits": (returns(STATES, None, None), r"step must return logits \[B V\], with B=5, got None"),
+  "logits of one": (returns(STATES, jnp.zeros(13), None), r"logits \[B V\], with B=5, got shape \(13,\)"),
+  "integers": (returns(STATES, jnp.zeros((5, 13), int), None), "step must return floating-point logits"),
+  "weights of two": (
+    returns(STATES, LOGITS_OF_5, jnp.zeros((2, 11))),
+    r"weights \[B S\] or None, with B=5, got shape \(2, 11\)",
+  ),
+  "another state": (returns((STATES, 1), LOGITS_OF_5, None), "state with the structure of its argument"),
+  "a longer state": (
+    returns(np.zeros((5, 2), int), LOGITS_OF_5, None),
+    r"state with the shapes of its argument, got state int32 \(5, 2\) for int32 \(5,\)",
+  ),
+}
+
+
+@pytest.mark.parametrize("search", ["greedy", "sample", "beam_search"])
+@pytest.mark.parametrize("name", INVALID_STEPS)
+def test_invalid_step_functions_raise(search, name):
+  function, message = INVALID_STEPS[name]
+  with pytest.raises(ValueError, match=message):
+    run_search(search, function)
+
+
+@pytest.mark.parametrize("search", ["greedy", "sample", "beam_search"])
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"eos_id": 13}, "eos_id must be below 13, the number of logits, got 13"),
+    ({"bos_id": 13}, "bos_id must be below 13, the number of logits, got 13"),
+    ({"bos_id": np.array([[1, 99]] * 5)}, "bos_id must be below 13"),
+  ],
+)
+def test_tokens_outside_the_vocabulary_raise(search, options, message):
+  with pytest.raises(ValueError, match=message):
+    run_search(search, step, **options)
+
+
+def test_states_must_be_arrays():
+  with pytest.raises(ValueError, match="state must be a pytree of arrays, got a leaf 'a'"):
+    run_search("greedy", step, state="a")
+  with pytest.raises(
+    ValueError, match=r"arrays of state must have axes \[B ...\] with B=5, got shape \(2,\)"
+  ):
+    run_search("beam_search", step, state=jnp.zeros(2, int))
+
+
+def run_search(name, step, state=STATES, **options):
+  options = {"batch_size": 5, "max_length": 3, "bos_id": START, "eos_id": END} | options
+  options |= {"rng": jax.random.key(0)} if name == "sample" else {}
+  options |= {"beam_size": 2} if name == "beam_search" else {}
+  return getattr(decoding, name)(step, state, **options)

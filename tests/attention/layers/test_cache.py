@@ -438,13 +438,13 @@ def test_cache_has_the_keys_dtype():
 
 
 def test_too_many_tokens_raise():
-  with pytest.raises(ValueError, match="got 7 new tokens for 5 slots, 0 of them in use"):
+  with pytest.raises(ValueError, match="cache is full: 7 new tokens, but only 5 of 5 slots are free"):
     jax.eval_shape(lambda cache: layer.apply(variables_of(layer), tokens, cache=cache), empty(slots=5))
   _, cache = decode((4,), inputs=tokens[:, :4], cache=empty(slots=5))
-  with pytest.raises(ValueError, match="got 2 new tokens for 5 slots, 4 of them in use"):
+  with pytest.raises(ValueError, match="cache is full: 2 new tokens, but only 1 of 5 slots are free"):
     layer.apply(variables_of(layer), tokens[:, 4:6], cache=cache)
   cache = cache._replace(length=np.array([0, 4, 1]))
-  with pytest.raises(ValueError, match="got 2 new tokens for 5 slots, 4 of them in use"):
+  with pytest.raises(ValueError, match="cache is full: 2 new tokens, but only 1 of 5 slots are free"):
     layer.apply(variables_of(layer), tokens[:, 4:6], cache=cache)
 
 
@@ -486,7 +486,12 @@ def test_the_last_slot_is_used():
       r"leading axes of the inputs, \(3,\), got cache.length of shape \(\)",
     ),
     ({"inputs_k": tokens}, "inputs_k, inputs_v and inputs_kv must be None with a cache"),
-    ({"mask": np.ones((7, 7), bool)}, r"mask must be broadcastable .* 7, 11\), got shape \(7, 7\)"),
+    ({"mask": np.ones((7, 7), bool)}, r"7, 11\), .* S the slots of the cache, got shape \(7, 7\)"),
+    (
+      {"mask": masks.causal() & masks.packed(np.array([2, 3]), 7)},
+      r"`total` of masks.packed\) must .* \[... N S\] .* slots of the cache, got shape \(7,\)",
+    ),
+    ({"bias": np.ones((7, 7), np.float32)}, r"bias must .* S the slots of the cache, got shape \(7, 7\)"),
     (
       {"mask": EverySecond(np.zeros((B, 1), int))},
       r"mask must be broadcastable .* got shape \(3, 3, 1, 7, 11\)",
@@ -515,6 +520,6 @@ def test_short_lengths_do_not_wrap(dtype):
   keys = array(1, 1, S, 4)
   before = KVCache(keys, keys, jnp.array([3], dtype))
   after = before._replace(length=before.length + jnp.array(2, dtype))
-  allowed = mask_after(before, after, masks.sliding_window(100_000, 0)).materialize(2, S)
+  allowed = mask_after(before, after, masks.sliding_window(100_000, 0), (1, 1, 2, S)).materialize(2, S)
   desired = np.arange(S)[None] <= np.array([[3], [4]])
   np.testing.assert_array_equal(allowed[0, 0], desired)

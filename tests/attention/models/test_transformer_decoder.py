@@ -284,7 +284,7 @@ def test_search_with_caches_matches_rereading(encoder, places):
   def step(state, tokens):
     return model.apply(variables, state, tokens, memory, method="step")
 
-  how = {"batch_size": DIMS.B, "max_length": 6, "bos_id": 1, "eos_id": V}  # no sentence ends
+  how = {"batch_size": DIMS.B, "max_length": 6, "bos_id": 1, "eos_id": -1}  # no sentence ends
   result = jax.jit(lambda state: decoding.greedy(step, state, **how))(state)
   np.testing.assert_array_equal(result.tokens, greedily(model, variables, sources, lengths, 6))
   # Beams change places together with their caches: a score is that of the tokens read at once.
