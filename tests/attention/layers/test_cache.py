@@ -498,7 +498,7 @@ def test_the_last_slot_is_used():
     ),
     (
       {"bias": lambda t, s: jnp.zeros((B, 1, *jnp.broadcast_shapes(t.shape, s.shape)))},
-      r"bias must be broadcastable .* got shape \(3, 3, 1, 1, 7, 11\)",
+      r"bias must be broadcastable .* got shape \(3, 3, 1, 7, 11\)",
     ),
   ],
 )
