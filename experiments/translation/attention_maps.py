@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib import patheffects
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import FuncNorm, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
@@ -38,10 +38,12 @@ def attention_map(
 ) -> Figure:
   """Returns a heatmap of attention weights, with source words at the top and target words on the left.
 
-  If weights are outside [0, 1], the title has their range, and negative weights have another color.
+  All maps have the same color scale, from white at 0 to dark blue at 1. Colors follow the square root of the
+  weight, because most weights are small. If weights are outside [0, 1], the scale ends at the largest
+  absolute weight, the title has their range, and negative weights have another color.
 
   Args:
-    weights: [T S]. The color scale starts with white at 0 and ends at the largest weight.
+    weights: [T S].
     source_words: S words.
     target_words: T words.
     alignment: true links (target position, source position), which are outlined.
@@ -64,31 +66,43 @@ def attention_map(
 
 
 def head_maps(
-  weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str], *, title: str | None = None
+  weights: np.ndarray,
+  source_words: Sequence[str],
+  row_words: Sequence[str],
+  *,
+  title: str | None = None,
+  row_label: str = "target",
 ) -> Figure:
   """Returns a grid of heatmaps, one row per layer and one column per head, with a common color scale.
+
+  Layers and heads are numbered from 1.
 
   Args:
     weights: [L N T S].
     source_words: S words.
-    target_words: T words.
+    row_words: T words; for an encoder, the source words.
     title: title of the figure.
+    row_label: label of the rows; for an encoder, "source".
 
   >>> len(head_maps(np.full((2, 3, 1, 2), 0.5), ["the", "cat"], ["gatto"]).axes)
   6
   """
-  figure = _maps(weights, source_words, target_words, title)
+  figure = _maps(weights, source_words, row_words, title, row_label)
   num_layers, num_heads = weights.shape[:2]
   for axes, (layer, head) in zip(figure.axes, np.ndindex(num_layers, num_heads), strict=False):
-    name = f"head {head}" if num_layers == 1 else f"layer {layer}, head {head}"
-    axes.set_xlabel(name, fontsize=9, color=INK)
+    name = f"head {head + 1}" if num_layers == 1 else f"layer {layer + 1}, head {head + 1}"
+    axes.set_title(name, fontsize=10, color=INK)
   return figure
 
 
 def _maps(
-  weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str], title: str | None
+  weights: np.ndarray,
+  source_words: Sequence[str],
+  target_words: Sequence[str],
+  title: str | None,
+  row_label: str = "target",
 ) -> Figure:
-  """Returns a grid of heatmaps of weights [L N T S]."""
+  """Returns a grid of heatmaps of weights [L N T S], with labels and a color bar."""
   weights = np.asarray(weights, dtype=np.float64)
   num_layers, num_heads, *shape = weights.shape
   T, S = len(target_words), len(source_words)
@@ -102,7 +116,7 @@ def _maps(
   title = _add_range(title, weights)
   sources, targets = (tuple(map(labels.shorten, words)) for words in (source_words, target_words))
   width = max(_CELL_INCHES * S + labels.inches(targets) + 1.2, 2.4) * num_heads
-  height = max(_CELL_INCHES * T + labels.inches(sources) + 0.4, 2.0) * num_layers
+  height = max(_CELL_INCHES * T + labels.inches(sources) + 0.8, 2.0) * num_layers
   if title is not None:
     width = max(width, LETTER_INCHES * len(title) + 0.4)
   figure = new_figure(width, height + 0.3)
@@ -111,6 +125,8 @@ def _maps(
   for index, axes in np.ndenumerate(grid):
     image = axes.imshow(weights[index], **scale, aspect="equal")
     _label_cells(axes, sources, targets)
+    axes.set_xlabel("source", color=INK)
+    axes.set_ylabel(row_label, color=INK)
   _add_color_bar(grid[0, -1], image)
   if title is not None:
     figure.suptitle(title, fontsize=11, color=INK, parse_math=False)
@@ -127,15 +143,21 @@ def _add_range(title: str | None, weights: np.ndarray) -> str | None:
 
 
 def _scale(weights: np.ndarray) -> dict[str, Any]:
-  """Returns the color map and its range.
+  """Returns the color map and its normalization. The scale is symmetric if there are negative weights."""
+  largest = float(np.abs(weights).max())
+  is_signed = bool(weights.min() < -_TOLERANCE)
+  if not is_signed and largest <= 1 + _TOLERANCE:
+    largest = 1.0
+  norm = FuncNorm((_signed_sqrt, _signed_square), vmin=-largest if is_signed else 0.0, vmax=largest)
+  return {"cmap": _SIGNED_SHADES if is_signed else _SHADES, "norm": norm}
 
-  The scale ends at the largest weight, because small weights would be nearly white on a scale to 1. It is
-  symmetric if there are negative weights.
-  """
-  largest = max(float(np.abs(weights).max()), 1e-6)
-  if weights.min() < -_TOLERANCE:
-    return {"cmap": _SIGNED_SHADES, "vmin": -largest, "vmax": largest}
-  return {"cmap": _SHADES, "vmin": 0.0, "vmax": largest}
+
+def _signed_sqrt(weights: np.ndarray) -> np.ndarray:
+  return np.sign(weights) * np.sqrt(np.abs(weights))
+
+
+def _signed_square(roots: np.ndarray) -> np.ndarray:
+  return roots * np.abs(roots)
 
 
 def _label_cells(axes: Axes, source_words: Sequence[str], target_words: Sequence[str]) -> None:
@@ -145,6 +167,7 @@ def _label_cells(axes: Axes, source_words: Sequence[str], target_words: Sequence
   axes.set_xticks(range(len(source_words)), source_words, rotation=90, **style)
   axes.set_yticks(range(len(target_words)), target_words, **style)
   axes.tick_params(labelsize=10, labelcolor=INK, length=0, labeltop=True, labelbottom=False)
+  axes.xaxis.set_label_position("top")
   axes.set_xticks(np.arange(len(source_words) + 1) - 0.5, minor=True)
   axes.set_yticks(np.arange(len(target_words) + 1) - 0.5, minor=True)
   axes.tick_params(which="minor", length=0)
@@ -174,7 +197,9 @@ def _add_color_bar(axes: Axes, image: AxesImage) -> None:
     (0.5 * _CELL_INCHES, 1 - length, 0.4 * _CELL_INCHES, length),
     transform=blended_transform_factory(right, axes.transAxes),
   )
-  ticks = np.linspace(*image.get_clim(), 2 if num_rows < 3 else 3)
+  lowest, highest = image.get_clim()
+  ticks = [lowest, highest] if num_rows < 3 else [lowest, (lowest + highest) / 2, highest]
   bar = axes.figure.colorbar(image, cax=bar_axes, ticks=ticks, format="%.2g")
+  bar.set_label("weight", color=INK)
   bar.outline.set(edgecolor=EDGE, linewidth=0.6)
   bar.ax.tick_params(length=0, labelsize=9, labelcolor=INK)

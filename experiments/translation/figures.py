@@ -13,15 +13,9 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.translation import labels
 
-# Metrics that are drawn as scores, and the divisors that scale them to [0, 1].
-SCORES = {
-  "exact_match": 1.0,
-  "token_accuracy": 1.0,
-  "bleu": 100.0,
-  "chrf": 100.0,
-  "alignment_error_rate": 1.0,
-  "attention_mass": 1.0,
-}
+# Metrics that are drawn as scores, of which more is better, and the divisors that scale them to [0, 1].
+SCORES = {"exact_match": 1.0, "token_accuracy": 1.0, "bleu": 100.0, "chrf": 100.0, "attention_mass": 1.0}
+ERRORS = ("alignment_error_rate",)
 
 LETTER_INCHES = 0.085
 INK = "#333333"
@@ -33,10 +27,10 @@ _MAX_GROUP_LABEL = 80  # characters
 
 
 def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
-  """Returns the curves of a training run: losses on the left, scores on the right.
+  """Returns the curves of a training run, in panels of losses, scores and errors from left to right.
 
   Metrics are drawn by the last part of their names: those that begin with `loss` as losses, those in `SCORES`
-  as scores, divided by their divisors. Other metrics are not drawn.
+  as scores, divided by their divisors, and those in `ERRORS` as errors. Other metrics are not drawn.
 
   Args:
     records: dicts with a `step` and any metrics, such as `train/loss` or `validation/exact_match`.
@@ -46,15 +40,16 @@ def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
 
   >>> records = [{"step": 1, "train/loss": 2.5}, {"step": 2, "validation/exact_match": 0.5}]
   >>> [axes.get_title() for axes in training_curves(records).axes]
-  ['loss', 'scores']
+  ['loss (lower is better)', 'scores (higher is better)']
   """
   for record in records:
     if "step" not in record:
       raise ValueError(f"every record must have a step, got one with {sorted(record)}")
   kinds = {name: name.rsplit("/", 1)[-1] for record in records for name in record}
   panels = {
-    "loss": {name: 1.0 for name, kind in kinds.items() if kind.startswith("loss")},
-    "scores": {name: SCORES[kind] for name, kind in kinds.items() if kind in SCORES},
+    "loss (lower is better)": {name: 1.0 for name, kind in kinds.items() if kind.startswith("loss")},
+    "scores (higher is better)": {name: SCORES[kind] for name, kind in kinds.items() if kind in SCORES},
+    "errors (lower is better)": {name: 1.0 for name, kind in kinds.items() if kind in ERRORS},
   }
   panels = {title: divisors for title, divisors in panels.items() if divisors}
   if not panels:
@@ -68,7 +63,7 @@ def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
       marker = "o" if len(points) <= 30 else ""
       axes.plot(*zip(*points, strict=True), label=label, color=color, marker=marker, markersize=3)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if title == "scores":
+    if not title.startswith("loss"):
       axes.set_ylim(-0.02, 1.02)
     _style_axes(axes, title, "step")
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)

@@ -92,17 +92,17 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   sources = _labels(translator.task.source, heads.source)
   targets = _labels(translator.task.target, heads.target)
   sides = {
-    "decoder": (heads.decoder, targets, "attention heads of the decoder"),
-    "encoder": (heads.encoder, sources, "self-attention heads of the encoder"),
+    "decoder": (heads.decoder, targets, "target", "attention heads of the decoder"),
+    "encoder": (heads.encoder, sources, "source", "self-attention heads of the encoder"),
   }
   arrays: dict[str, Any] = {"source": np.array(heads.source), "target": np.array(heads.target)}
   draw_functions = {}
-  for name, (weights, rows, title) in sides.items():
+  for name, (weights, rows, row_label, title) in sides.items():
     if weights is not None:
       arrays[name] = weights
       if weights.size <= _MAX_HEAD_WEIGHTS:
         draw_functions[f"{name}_heads"] = functools.partial(
-          attention_maps.head_maps, weights, sources, rows, title=title
+          attention_maps.head_maps, weights, sources, rows, title=title, row_label=row_label
         )
   if len(arrays) == 2:
     return []

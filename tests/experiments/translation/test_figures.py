@@ -69,6 +69,14 @@ def test_words_label_the_axes():
   assert all(box.y0 > axes.get_window_extent().y1 for box in _boxes(axes.get_xticklabels()))
 
 
+def test_maps_have_axis_titles():
+  axes = attention_map(_weights(), SOURCE, TARGET).axes[0]
+  assert (axes.get_xlabel(), axes.get_ylabel()) == ("source", "target")
+  assert axes.child_axes[0].get_ylabel() == "weight"
+  encoder = head_maps(_weights(S, S)[None, None], SOURCE, SOURCE, row_label="source").axes[0]
+  assert (encoder.get_xlabel(), encoder.get_ylabel()) == ("source", "source")
+
+
 def test_words_do_not_overlap():
   words = ["Straßenbahnhaltestelle"] * 30
   axes = _drawn(attention_map(_weights(30, 30), words, words)).axes[0]
@@ -79,11 +87,13 @@ def test_words_do_not_overlap():
 
 def test_weights_map_to_a_color_scale():
   weights = np.zeros((T, S))
-  weights[0, 3], weights[1, 2] = 0.2, 0.05
+  weights[0, 3], weights[1, 2] = 1.0, 0.05
   figure = attention_map(weights, SOURCE, TARGET)
-  assert _scale(figure) == ((0.0, 0.2), ["0", "0.1", "0.2"])
+  assert _scale(figure) == ((0.0, 1.0), ["0", "0.5", "1"])
   assert (_color(figure, 0, 3) < [30, 70, 120]).all()
   assert 150 < _color(figure, 1, 2)[0] < 250
+  small = attention_map(np.minimum(weights, 0.1), SOURCE, TARGET)
+  assert (_color(small, 1, 2) == _color(figure, 1, 2)).all()
   assert (_color(figure, 2, 3) == 255).all() and (_color(figure, 0, 1) == 255).all()
   assert (_color(attention_map(0 * weights, SOURCE, TARGET), 0, 1) == 255).all()
 
@@ -123,12 +133,12 @@ def test_very_long_words_are_shortened(tmp_path):
 def test_heads_share_one_scale():
   weights = np.random.default_rng(0).uniform(0, 0.5, (2, 3, T, S))
   maps = [axes for axes in head_maps(weights, SOURCE, TARGET, title="heads").axes if axes.images]
-  assert [axes.get_xlabel() for axes in maps[:6]] == [
-    f"layer {layer}, head {head}" for layer in range(2) for head in range(3)
+  assert [axes.get_title() for axes in maps[:6]] == [
+    f"layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2, 3)
   ]
   for axes, expected in zip(maps, weights.reshape(6, T, S), strict=False):
     np.testing.assert_array_equal(axes.images[0].get_array(), expected)
-    assert axes.images[0].get_clim() == (0.0, weights.max())
+    assert axes.images[0].get_clim() == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -206,6 +216,15 @@ def test_curves_go_through_means():
   assert axes[0].get_position().y0 == axes[1].get_position().y0 > axes[2].get_position().y1
 
 
+def test_errors_are_apart_from_scores():
+  records = [{"step": 20, "validation/exact_match": 0.25, "validation/alignment_error_rate": 0.5}]
+  lines = {axes.get_title(): axes.lines for axes in figures.training_curves(records).axes}
+  assert {title: [line.get_label() for line in drawn] for title, drawn in lines.items()} == {
+    "scores (higher is better)": ["validation/exact_match"],
+    "errors (lower is better)": ["validation/alignment_error_rate"],
+  }
+
+
 def test_losses_are_left_of_scores(tmp_path):
   records = [
     {"step": 10, "train/loss": 3.0, "train/tokens_per_second": 1e4},
@@ -225,7 +244,7 @@ def test_losses_are_left_of_scores(tmp_path):
   bottom, top = right.get_ylim()
   assert bottom <= 0.0 and top >= 1.0
   alone = figures.training_curves([{"step": 1, "train/loss": float("nan")}])
-  assert [axes.get_title() for axes in alone.axes] == ["loss"]
+  assert [axes.get_title() for axes in alone.axes] == ["loss (lower is better)"]
   png.save(alone, tmp_path / "curves.png")
 
 
