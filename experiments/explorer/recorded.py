@@ -89,8 +89,11 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
     )
   if not np.issubdtype(weights.dtype, np.floating):
     raise DataError(f"{path}: weights must be floating-point numbers, got {weights.dtype}")
-  if count := np.sum(~np.isfinite(weights)):
-    raise DataError(f"{path}: weights must be finite, got {count:,} that are NaN or infinite")
+  # The page computes with float32.
+  if count := np.sum(~(np.abs(weights.astype(np.float64)) <= np.finfo(np.float32).max)):
+    raise DataError(
+      f"{path}: weights must be finite and at most 3.4e38, got {count:,} that are NaN, infinite or larger"
+    )
   sentence = {
     "rows": rows,
     "columns": columns,

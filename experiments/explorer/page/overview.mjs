@@ -22,6 +22,7 @@ export function overview({ id, state, change }, recorded) {
   const [L, N] = recorded.shape;
   if (L * N === 1) return null;
   const max = recorded.values.reduce((most, weight) => Math.max(most, Math.abs(weight)), 1e-9);
+  const largest = recorded.values.some((weight) => weight < 0) ? "largest absolute weight" : "largest weight";
   const rows = Array.from({ length: L }, (_, l) => {
     const heads = Array.from({ length: N }, (_, n) => {
       const isSelected = state.layer === l && state.head === n;
@@ -36,7 +37,7 @@ export function overview({ id, state, change }, recorded) {
   return html(
     "details",
     { class: "overview", open: true, "data-kept": `${id}-overview` },
-    html("summary", {}, "All layers and heads (the darkest is the largest weight)"),
+    html("summary", {}, `All layers and heads (the darkest is the ${largest})`),
     html("div", { class: "scrolled", "data-kept": `${id}-heads` }, html("table", {}, rows)),
   );
 }

@@ -5,12 +5,12 @@
 const TOLERANCE = 1e-4; // rounding error of recorded weights
 
 /**
- * Returns the smallest and the largest weight, including 0.
+ * Returns the smallest and the largest weight.
  *
  * @param {Vector[]} weights
  */
 function rangeOf(weights) {
-  let [low, high] = [0, 0];
+  let [low, high] = [Infinity, -Infinity];
   for (const row of weights) {
     for (const weight of row) [low, high] = [Math.min(low, weight), Math.max(high, weight)];
   }
@@ -42,8 +42,8 @@ export function strengthsOf(weights) {
 export function describeRange(weights) {
   const [low, high] = rangeOf(weights);
   if (isUnitRange([low, high])) return null;
-  const negative = low < -TOLERANCE ? ", negative weights have another color" : "";
-  return `Weights range from ${round(low)} to ${round(high)}; the darkest is the largest${negative}.`;
+  const largest = low < -TOLERANCE ? "largest absolute value" : "largest";
+  return `Weights range from ${round(low)} to ${round(high)}; the darkest is the ${largest}.`;
 }
 
 /** @param {number} value */

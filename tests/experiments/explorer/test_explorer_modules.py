@@ -125,6 +125,16 @@ return Promise.all(given.map(async (packed) => {
     np.testing.assert_allclose(result["strengths"], np.abs(weights.ravel()) / most, atol=1e-4)
 
 
+def test_negative_weights_are_described():
+  program = "const { describeRange } = await load('weight_range'); return given.map(describeRange);"
+  assert browser.in_node(program, [[[-3, -1]], [[-1, 2]], [[1, 2]], [[0, 1]]]) == [
+    "Weights range from −3 to −1; the darkest is the largest absolute value.",
+    "Weights range from −1 to 2; the darkest is the largest absolute value.",
+    "Weights range from 1 to 2; the darkest is the largest.",
+    None,
+  ]
+
+
 def test_newer_requests_replace_waiting_ones():
   program = """
 const { TranslationClient } = await load("translation_client");

@@ -43,7 +43,8 @@ def test_files_become_runs(tmp_path):
     ({"weights": SELF, "tokens": TOKENS[1:]}, r"T=6 and S=6 tokens, got shape \(3, 2, 7, 7\)"),
     ({"weights": SELF[0], "tokens": TOKENS}, r"must have axes \[layers heads T S\]"),
     ({"weights": SELF[:0], "tokens": TOKENS}, r"got shape \(0, 2, 7, 7\)"),
-    ({"weights": SELF * np.nan, "tokens": TOKENS}, "must be finite, got 294 that are NaN"),
+    ({"weights": SELF * np.nan, "tokens": TOKENS}, "must be finite and at most 3.4e38, got 294 that are NaN"),
+    ({"weights": np.full((1, 1, 7, 7), -1.7e308), "tokens": TOKENS}, "at most 3.4e38, got 49 that are NaN"),
     (
       {"weights": SELF, "tokens": np.array(TOKENS)[:, None]},
       r"strings with one axis, got <U\d+ with shape \(7, 1\)",
@@ -125,3 +126,23 @@ def test_pictures_show_the_strongest_weights(tmp_path):
   with opened(html) as shown:
     first, second = (shown.locator(".overview canvas").nth(i).evaluate(program) for i in (0, 1))
     assert second[3] == 255 and second[0] > second[2] and first[3] < 30
+
+
+@browser.needs_chromium
+def test_labels_are_not_cut_off(tmp_path):
+  tokens = [f"word{i}" for i in range(1024)]
+  path = save(tmp_path / "long.npz", weights=np.full((1, 1, 1024, 1024), 0.001, np.float32), tokens=tokens)
+  html = tmp_path / "explore.html"
+  html.write_text(page({"runs": [weights_file(path)]}), "utf-8")
+  program = """framed => {
+    const outer = framed.getBoundingClientRect();
+    const isVisible = (svg) => getComputedStyle(svg).overflow === "visible";
+    return [...framed.querySelectorAll("svg")].every(isVisible) &&
+      [...framed.querySelectorAll("text")].every((text) => {
+      const inner = text.getBoundingClientRect();
+      return inner.left >= outer.left && inner.right <= outer.right &&
+        inner.top >= outer.top && inner.bottom <= outer.bottom;
+    });
+  }"""
+  with opened(html) as shown:
+    assert shown.locator(".framed").evaluate(program)
