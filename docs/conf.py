@@ -23,6 +23,7 @@ extensions = [
 html_theme = "sphinx_book_theme"
 html_title = "attention"
 html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 html_theme_options = {"home_page_in_toc": True, "show_navbar_depth": 1}
 html_show_copyright = False
 exclude_patterns = ["_build"]
@@ -41,6 +42,7 @@ nb_execution_timeout = 300
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the text gives shapes
+maximum_signature_line_length = 60  # longer ones have one argument per line
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_attr_annotations = False
@@ -51,6 +53,7 @@ def setup(app):
   app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math_block, None))
   # Before Napoleon, which parses the sections.
   app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)
+  app.connect("autodoc-process-signature", _with_plain_defaults)
 
 
 def _visit_math(translator, node):
@@ -59,8 +62,14 @@ def _visit_math(translator, node):
 
 
 def _visit_math_block(translator, node):
-  translator.body.append(f'<div style="margin: 1em 0">{convert(node.astext(), display="block")}</div>\n')
+  translator.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>\n')
   raise nodes.SkipNode
+
+
+def _with_plain_defaults(app, what, name, obj, options, signature, return_annotation):
+  """Replaces `<class 'jax.numpy.float32'>` and `<function relu at 0x...>` by the names."""
+  plain = re.sub(r"<(?:class '|function )(?:[\w.<>]*\.)?(\w+)[^>]*>", r"\1", signature or "")
+  return plain, return_annotation
 
 
 def _as_restructured_text(app, what, name, obj, options, lines):

@@ -15,7 +15,6 @@ from experiments.text.buckets import Buckets
 from experiments.text.data_checks import find_warnings
 from experiments.text.parallel_corpus import SentencePair, read_pairs
 from experiments.text.text_processor import TextProcessor
-from experiments.text.tokenizers import DEFAULT_SIZE
 
 _SIDES = "source", "target"
 
@@ -163,14 +162,17 @@ class ParallelText:
     return getattr(data, f"{side}_vocabulary_size") or data.vocabulary_size
 
   def _vocabulary_warnings(self) -> list[str]:
-    """Returns a warning if the text is too small for the default number of subwords."""
+    """Returns a line with the numbers of subwords that were chosen by default."""
     if self._config.data.tokenization != "subword":
       return []
-    reduced = [
+    chosen = [
       f"{len(language.vocabulary):,} {side}"
       for language, side in zip((self.source, self.target), _SIDES, strict=True)
-      if not self._vocabulary_size(side) and len(language.vocabulary) < DEFAULT_SIZE
+      if not self._vocabulary_size(side)
     ]
-    if not reduced:
+    if not chosen:
       return []
-    return [f"{' and '.join(reduced)} subwords instead of {DEFAULT_SIZE:,}, because the text is small"]
+    return [
+      f"{' and '.join(chosen)} subwords, chosen from the size of the text; to try other numbers, set "
+      "config.data.vocabulary_size, and for short texts try config.data.tokenization=character"
+    ]

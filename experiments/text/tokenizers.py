@@ -29,7 +29,9 @@ _CHARACTER_COVERAGE = 0.9999
 _MAX_LINE_BYTES = 2**20  # sentencepiece skips longer lines
 _NUM_THREADS = 2
 
-DEFAULT_SIZE = 8_000
+_NUM_BYTES = 256
+_MAX_DEFAULT_SIZE = 8_000
+_CHARACTERS_PER_PIECE = 500
 _CHUNK_SIZE = 10_000  # texts per call of sentencepiece
 
 _CHARACTER = re.compile(f"{UNK_TOKEN}|.", re.DOTALL)
@@ -136,8 +138,9 @@ class SubwordTokenizer:
 
     Args:
       texts: sentences.
-      vocabulary_size: number of ids, including the special ids and 256 bytes. 0 selects DEFAULT_SIZE, or the
-        largest size that the texts allow if that is smaller.
+      vocabulary_size: number of ids, including the special ids and 256 bytes. 0 selects one piece for each
+        500 characters of the texts, as far as the texts allow, and at most 8,000 ids. With more pieces, short
+        texts such as dates become single pieces, which a model memorizes.
       subword_model: "unigram" or "bpe".
 
     Raises:
@@ -148,16 +151,23 @@ class SubwordTokenizer:
     if not any(lines):
       raise ValueError("texts must have at least one that is not blank, got none")
     try:
-      return cls(_train_model(lines, vocabulary_size or DEFAULT_SIZE, subword_model))
+      return cls(_train_model(lines, vocabulary_size or _default_size(lines), subword_model))
     except RuntimeError as error:
       maximum = re.search(r"a value <= (\d+)", str(error))
       minimum = re.search(r"required_chars\. -?\d+ vs (\d+)", str(error))
-      if maximum and not vocabulary_size:
-        return cls.learn(texts, vocabulary_size=int(maximum[1]), subword_model=subword_model)
-      if maximum or minimum:
-        allowed = f"at most {maximum[1]}" if maximum else f"at least {minimum[1]}" if minimum else ""
+      bound = maximum or minimum
+      if bound and not vocabulary_size:
+        return cls.learn(texts, vocabulary_size=int(bound[1]), subword_model=subword_model)
+      if bound:
+        allowed = f"at most {bound[1]}" if maximum else f"at least {bound[1]}"
         raise ValueError(f"vocabulary_size must be {allowed} for this text, got {vocabulary_size}") from error
       raise ValueError(f"vocabulary_size={vocabulary_size} does not fit this text: {error}") from error
+
+
+def _default_size(lines: Iterable[str]) -> int:
+  """Returns the number of ids for a text of this size."""
+  num_pieces = sum(map(len, lines)) // _CHARACTERS_PER_PIECE
+  return min(NUM_SPECIAL_IDS + _NUM_BYTES + num_pieces, _MAX_DEFAULT_SIZE)
 
 
 def _normalize_whitespace(text: str) -> str:

@@ -42,6 +42,9 @@ _PREFETCH_SIZE = 16
 # Processes exchange stop requests every 10 steps, because the exchange takes time.
 _STOP_CHECK_EVERY_STEPS = 10
 
+# A validation loss above the training loss by this much, per token, is a sign of overfitting.
+_MAX_LOSS_DIFFERENCE = 1.0
+
 
 def train(
   config: base.Config,
@@ -135,6 +138,8 @@ def train(
           raise Preempted(f"stopped at step {step:,}; run the same command again to resume", stop)
       if step > start:
         progress.print(progress.summary())
+        if warning := _overfitting_warning(config, folder, task):
+          progress.print(warning)
     return make_translator(config, task, spec.model, select_params(config, checkpoints, spec))
 
 
@@ -193,6 +198,25 @@ def _should_stop_early(config: base.Config, folder: pathlib.Path, task: Task) ->
   if since_best >= patience:
     print_primary(f"early stopping: {name} has not improved for {since_best} validations")
   return since_best >= patience
+
+
+def _overfitting_warning(config: base.Config, folder: pathlib.Path, task: Task) -> str:
+  """Returns a warning if the last validation loss is far above the training loss, or an empty string."""
+  if not is_primary():
+    return ""
+  last = {name: value for record in workdir.read_metrics(folder) for name, value in record.items()}
+  training, validation = (last.get(f"{split}/loss", math.nan) for split in ("train", task.validation_split))
+  if not validation - training > _MAX_LOSS_DIFFERENCE:
+    return ""
+  options = "a larger config.model.dropout_rate, or more data"
+  if config.data.tokenization != "character" and config.data.task == "parallel_text":
+    options = f"config.data.tokenization=character, {options}"
+    if config.data.tokenization == "subword":
+      options = f"a smaller config.data.vocabulary_size, {options}"
+  return (
+    f"the validation loss ({validation:.2f}) is far above the training loss ({training:.2f}): the model "
+    f"memorizes training text; try {options}"
+  )
 
 
 def _check_finite(step: int, state: TrainState, checkpoints: Checkpoints) -> None:

@@ -229,20 +229,20 @@ def test_missing_spaces_give_a_warning(tmp_path):
     assert list(task.warnings) == warnings
 
 
-def test_default_vocabulary_shrinks_for_small_text(tmp_path):
+def test_default_vocabulary_sizes_are_named(tmp_path):
   validation = _write(tmp_path / "validation.tsv", [("z", "y")])
   task = _task(tmp_path, _pairs(40), validation_file=validation, tokenization="subword")
   task.training_batch(0)
   source, target = len(task.source.vocabulary), len(task.target.vocabulary)
-  assert list(task.warnings) == [
-    f"{source} source and {target} target subwords instead of 8,000, because the text is small"
-  ]
+  advice = "config.data.vocabulary_size, and for short texts try config.data.tokenization=character"
+  text = f"subwords, chosen from the size of the text; to try other numbers, set {advice}"
+  assert list(task.warnings) == [f"{source} source and {target} target {text}"]
   sized = _task(
     tmp_path, _pairs(40), validation_file=validation, tokenization="subword", target_vocabulary_size=288
   )
   sized.training_batch(0)
   assert len(sized.target.vocabulary) == 288
-  assert list(sized.warnings) == [f"{source} source subwords instead of 8,000, because the text is small"]
+  assert list(sized.warnings) == [f"{source} source {text}"]
 
 
 def test_characters_have_no_alignments(tmp_path):

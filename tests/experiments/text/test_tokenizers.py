@@ -164,16 +164,24 @@ def test_small_vocabularies_are_errors(subword_model, size):
 
 
 @subword_models
-def test_default_size_is_the_maximum(subword_model):
-  maximum = len(SubwordTokenizer.learn(TRAINING, vocabulary_size=0, subword_model=subword_model).tokens) + 4
+def test_default_size_follows_the_text(subword_model):
+  def size(texts):
+    return len(SubwordTokenizer.learn(texts, vocabulary_size=0, subword_model=subword_model).tokens) + 4
+
+  numbers = [f"{number:03}" for number in range(1000)]
+  assert size(numbers) == 260 + 11 < size(numbers * 10) == 260 + 60  # the characters are ▁ and ten digits
+  assert size(numbers) == size(numbers[:100])
+
+
+@subword_models
+def test_large_vocabularies_are_errors(subword_model):
   with pytest.raises(
-    ValueError, match=f"^vocabulary_size must be at most {maximum} for this text, got 8000$"
-  ):
+    ValueError, match=r"^vocabulary_size must be at most (\d+) for this text, got 8000$"
+  ) as caught:
     SubwordTokenizer.learn(TRAINING, vocabulary_size=8000, subword_model=subword_model)
-  assert (
-    len(SubwordTokenizer.learn(TRAINING, vocabulary_size=maximum, subword_model=subword_model).tokens)
-    == maximum - 4
-  )
+  maximum = int(str(caught.value).split()[5])
+  tokens = SubwordTokenizer.learn(TRAINING, vocabulary_size=maximum, subword_model=subword_model).tokens
+  assert len(tokens) == maximum - 4
 
 
 def test_joiners_are_escaped():

@@ -182,6 +182,15 @@ def test_patience_stops_training(tmp_path, validate_as, capsys, metric, scores):
   assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize(("loss", "is_warned"), [(9.0, True), (2.0, False)])
+def test_overfitting_is_a_warning(tmp_path, validate_as, capsys, loss, is_warned):
+  validate_as([{"loss": 0.5}, {"loss": 0.5}, {"loss": loss}])
+  loop.train(CONFIG, tmp_path)
+  output = capsys.readouterr().out
+  assert (f"the validation loss ({loss:.2f}) is far above the training loss" in output) is is_warned
+  assert ("try a larger config.model.dropout_rate, or more data" in output) is is_warned
+
+
 def test_averages_survive_a_stop(trained, tmp_path, break_step):
   config = config_with({"max_to_keep": 4}, {"checkpoint": "average"})
   config = dataclasses.replace(config, init_from=str(trained))
