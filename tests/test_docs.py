@@ -4,14 +4,15 @@ import importlib.util
 import inspect
 import pathlib
 import re
+import shutil
+import subprocess
+import sys
 
 import jax
 import matplotlib
 import pytest
 
 import attention
-from configs import base
-from experiments.translation.train import train
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -21,14 +22,23 @@ PROGRAMS = {
   for name, text in TEXTS.items()
   for found in re.finditer(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 }
-OF_A_RUN = {place: program for place, program in PROGRAMS.items() if "runs/" in program}
+# Pages of experiments run in the order of the contents, because they use each other's runs and files.
+EXPERIMENTS = ["README.md", "docs/howto/custom_normalizer.md"] + [
+  f"docs/howto/{page}.md"
+  for page in TEXTS["docs/howto/index.md"].split(":caption: Experiments\n")[1].split("```")[0].split()
+]
 STANDALONE = {
-  name: [
-    program for place, program in PROGRAMS.items() if place.split(":")[0] == name and place not in OF_A_RUN
-  ]
+  name: [program for place, program in PROGRAMS.items() if place.split(":")[0] == name]
   for name in TEXTS
-  if any(place.split(":")[0] == name and place not in OF_A_RUN for place in PROGRAMS)
+  if name not in EXPERIMENTS[2:] and any(place.split(":")[0] == name for place in PROGRAMS)
 }
+# Flags of training that make runs short, and commands that take hours or need several machines.
+SMALL = [
+  *("--config.train.num_train_steps=2", "--config.train.batch_size=4", "--config.train.eval_every_steps=1"),
+  *("--config.evaluation.num_eval_examples=2", "--config.evaluation.num_validation_examples=2"),
+  *("--config.evaluation.max_decode_length=5", "--config.model.features=8", "--config.model.embed_dim=4"),
+]
+LONG = re.compile("experiments/studies|write_findings")
 CELLS = re.findall(r"^```\{code-cell\}\n(.*?)^```", TEXTS["docs/tutorial.md"], flags=re.DOTALL | re.MULTILINE)
 
 
@@ -47,20 +57,41 @@ def test_programs_run(name, tmp_path, monkeypatch):
       run(program, name, names)
 
 
+def commands(block):
+  """Returns the commands of a block that run in a test, one in each line."""
+  lines = block.replace("\\\n", " ").splitlines()
+  found = [line for line in lines if re.match(r"(\S*python -m experiments\.|cut |paste )", line)]
+  return [line.split("  #")[0] for line in found if not LONG.search(line)]
+
+
+def run_command(command):
+  """Runs a command in the current folder. Training is short."""
+  if re.search(r"experiments\.(train|sweep) ", command):
+    command = " ".join([command, *SMALL])
+  command = re.sub(r"^\S*python ", f"{sys.executable} ", command)
+  finished = subprocess.run(command, shell=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+  assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
+
+
 @pytest.mark.exhaustive
-def test_programs_with_a_trained_run(tmp_path, monkeypatch, capsys):
-  assert OF_A_RUN
-  config = base.Config(
-    model=base.Model(embed_dim=4, features=6),
-    train=base.Train(num_train_steps=1, batch_size=2),
-    evaluation=base.Evaluation(num_validation_examples=1, batch_size=2, max_decode_length=5),
-  )
+def test_blocks_of_experiments_run_in_order(tmp_path, monkeypatch):
+  shutil.copytree(ROOT / "configs", tmp_path / "configs")
+  (tmp_path / "docs").mkdir()
+  shutil.copy(ROOT / "docs" / "custom_components.py", tmp_path / "docs")
   monkeypatch.chdir(tmp_path)
-  with jax.numpy_dtype_promotion("standard"):
-    train(config, pathlib.Path("runs/toy_translation"))
-    for place, program in OF_A_RUN.items():
-      run(program, place)
-  assert len(capsys.readouterr().out.splitlines()) >= 3
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  run_command("python -m experiments.train --workdir=runs/toy_translation")  # as `make train`
+  for name in EXPERIMENTS:
+    names = {"__name__": "__main__"}
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", TEXTS[name], flags=re.DOTALL | re.MULTILINE):
+      if language == "python":
+        if file := re.match(r"# (\w+\.py)\n", block):
+          pathlib.Path(file[1]).write_text(block, "utf-8")
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+          run(block, name, names)
+      elif not language:
+        for command in commands(block):
+          run_command(command)
 
 
 @pytest.mark.exhaustive
@@ -78,7 +109,7 @@ def test_tutorial_runs(monkeypatch, capsys):
 
 
 def test_programs_exist():
-  assert len(STANDALONE) >= 15
+  assert len(STANDALONE) >= 12 and len(EXPERIMENTS) >= 10
 
 
 @pytest.mark.parametrize("name", TEXTS)
