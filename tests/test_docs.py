@@ -138,6 +138,16 @@ def test_reference_lists_all_public_names():
     assert {*defined} - {"relative_position_bucket"} <= named, module.__name__
 
 
+def test_signatures_have_plain_defaults():
+  pytest.importorskip("latex2mathml", reason="the requirements of the documentation are not installed")
+  spec = importlib.util.spec_from_file_location("conf", ROOT / "docs" / "conf.py")
+  conf = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(conf)
+  signature = "(a=<class 'jax.numpy.float32'>, b=<function relu at 0x7f>, parent=<flax.X object>, name=None)"
+  plain, _ = conf._with_plain_defaults(None, "class", "name", None, None, signature, None)
+  assert plain == "(a=float32, b=relu)"
+
+
 def test_readme_is_short():
   assert len(TEXTS["README.md"].splitlines()) <= 100
 

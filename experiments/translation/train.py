@@ -43,7 +43,7 @@ _PREFETCH_SIZE = 16
 _STOP_CHECK_EVERY_STEPS = 10
 
 # A validation loss above the training loss by this much, per token, is a sign of overfitting.
-_MAX_LOSS_DIFFERENCE = 1.0
+_MAX_LOSS_DIFFERENCE = 0.5
 
 
 def train(
