@@ -68,7 +68,7 @@ def _visit_math_block(translator, node):
 
 def _with_plain_defaults(app, what, name, obj, options, signature, return_annotation):
   """Replaces defaults such as `<function relu at 0x...>` by names, and removes Flax's own arguments."""
-  plain = re.sub(r", parent=<[^>]*>, name=None", "", signature or "")
+  plain = re.sub(r"parent=<[^>]*>, name=None(, )?", "", signature or "").replace(", )", ")")
   plain = re.sub(r"<(?:class '|function )(?:[\w.<>]*\.)?(\w+)[^>]*>", r"\1", plain)
   return plain.replace("<factory>", "..."), return_annotation
 

@@ -138,7 +138,8 @@ def test_reference_lists_all_public_names():
     assert {*defined} - {"relative_position_bucket"} <= named, module.__name__
 
 
-def test_signatures_have_plain_defaults():
+def test_signatures_have_plain_defaults(monkeypatch):
+  monkeypatch.setenv("PYTHONPATH", "")  # docs/conf.py sets it
   pytest.importorskip("latex2mathml", reason="the requirements of the documentation are not installed")
   spec = importlib.util.spec_from_file_location("conf", ROOT / "docs" / "conf.py")
   conf = importlib.util.module_from_spec(spec)
@@ -146,6 +147,9 @@ def test_signatures_have_plain_defaults():
   signature = "(a=<class 'jax.numpy.float32'>, b=<function relu at 0x7f>, parent=<flax.X object>, name=None)"
   plain, _ = conf._with_plain_defaults(None, "class", "name", None, None, signature, None)
   assert plain == "(a=float32, b=relu)"
+  signature = "(parent=<flax.X object>, name=None, *, c=1)"
+  plain, _ = conf._with_plain_defaults(None, "class", "name", None, None, signature, None)
+  assert plain == "(*, c=1)"
 
 
 def test_readme_is_short():
