@@ -143,6 +143,8 @@ def _without_unknown(
   translator: Translator, source: Sequence[str], translation: Translation, dictionary: Mapping[str, str]
 ) -> Translation:
   """Returns a translation without unknown words."""
+  if not source:
+    return translation  # a blank line
   if translation.attention is None:
     raise cli.UsageError("--replace_unknown needs a model with attention")
   if UNK_TOKEN not in translation.tokens:

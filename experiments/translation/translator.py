@@ -25,6 +25,9 @@ from experiments.translation.step import cast
 # Padded lengths are multiples of 16, to limit the number of compilations.
 _LENGTH_MULTIPLE = 16
 
+# Batches of longer sentences have fewer rows, so that one very long sentence does not need much memory.
+_MAX_FULL_LENGTH = 256
+
 _NOT_FINITE = "the {} of the model is not finite; try a smaller config.train.learning_rate"
 
 
@@ -83,14 +86,14 @@ class Heads(NamedTuple):
 class Translator:
   """A model with its parameters and task.
 
-  Sentences are sorted by length and translated in batches of a fixed size. Lengths are padded to multiples of
-  16. Each pair of lengths is compiled once.
+  Sentences are sorted by length and translated in batches of a fixed size, or smaller ones if they have more
+  than 256 tokens. Lengths are padded to multiples of 16. Each pair of lengths is compiled once.
 
   Attributes:
     task: the task, with languages and examples.
     model: Flax module.
     params: parameters of the model.
-    batch_size: number of sentences per batch.
+    batch_size: number of sentences per batch, of at most 256 tokens each.
     decode_options: options of decoding.
     train_eos: the model is trained with EOS. Otherwise scores do not include EOS.
   """
@@ -191,7 +194,7 @@ class Translator:
     translations = {i: [Translation("", (), 0.0, None)] for i in range(len(sources))}
     for rows, batch in self._batches([(sources[i], ()) for i in nonempty]):
       indices = [nonempty[row] for row in rows]
-      batch_ids = np.zeros(self.batch_size, np.uint32)
+      batch_ids = np.zeros(len(batch.sources), np.uint32)
       batch_ids[: len(indices)] = indices if example_ids is None else [example_ids[i] for i in indices]
       arguments = (
         self.params,
@@ -303,22 +306,35 @@ class Translator:
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]
   ) -> Iterator[tuple[list[int], Batch]]:
     """Yields the indices of the pairs of a batch, and the batch."""
-    by_length = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
-    for first in range(0, len(by_length), self.batch_size):
-      indices = by_length[first : first + self.batch_size]
-      # The last batch repeats its last pair if it is not full.
-      rows = indices + indices[-1:] * (self.batch_size - len(indices))
+    for indices in self._groups(pairs):
+      lengths = [max(len(pairs[i][side]) for i in indices) for side in (0, 1)]
+      # A batch that is not full repeats its last pair.
+      rows = indices + indices[-1:] * (self._num_rows(max(lengths)) - len(indices))
       sources = [self.task.source.vocabulary.encode(pairs[i][0]) for i in rows]
       targets = [self.task.target.vocabulary.encode(pairs[i][1]) for i in rows]
-      yield (
-        indices,
-        make_batch(
-          sources,
-          targets,
-          source_length=round_up(max(map(len, sources)) + 1, _LENGTH_MULTIPLE),
-          target_length=round_up(max(map(len, targets)) + 1, _LENGTH_MULTIPLE),
-        ),
-      )
+      source_length, target_length = map(_padded_length, lengths)
+      yield indices, make_batch(sources, targets, source_length=source_length, target_length=target_length)
+
+  def _groups(self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterator[list[int]]:
+    """Yields the indices of the pairs of each batch, sorted by length."""
+    group: list[int] = []
+    longest = 0
+    for i in sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1]))):
+      length = max(map(len, pairs[i]))
+      longest = max(longest, length)
+      if len(group) >= self._num_rows(longest):
+        yield group
+        group, longest = [], length
+      group.append(i)
+    if group:
+      yield group
+
+  def _num_rows(self, length: int) -> int:
+    """Returns the number of rows of a batch whose longest sentence has `length` tokens.
+
+    The weights of a row need memory of length**2.
+    """
+    return max(1, self.batch_size * _MAX_FULL_LENGTH**2 // max(_padded_length(length), _MAX_FULL_LENGTH) ** 2)
 
 
 def make_translator(
@@ -357,6 +373,11 @@ def make_translator(
     decode_options=DecodeOptions(**{**defaults, **decode_options}),
     train_eos=config.train.train_eos,
   )
+
+
+def _padded_length(num_tokens: int) -> int:
+  """Returns the length of a row for sentences of at most `num_tokens` tokens and EOS."""
+  return round_up(num_tokens + 1, _LENGTH_MULTIPLE)
 
 
 def _unstack(hypotheses: SearchResult) -> list[SearchResult]:

@@ -290,11 +290,11 @@ def test_invalid_utf_8_lines_raise(trained):
   assert finished.stderr.startswith(b"error: standard input: expected UTF-8")
 
 
-def test_translate_prints_one_line_each(trained, run):
+@pytest.mark.parametrize("flags", [(), ("--replace_unknown",)])
+def test_translate_prints_one_line_each(trained, run, flags):
   known_text = TEXT.replace("zebra", "cat")
-  finished = run(
-    "translate", f"--workdir={trained[0]}", lines=f"{TEXT}\n\n{known_text}\nthe cat sees\n{known_text}"
-  )
+  lines = f"{TEXT}\n\n{known_text}\nthe cat sees\n{known_text}"
+  finished = run("translate", f"--workdir={trained[0]}", *flags, lines=lines)
   assert finished.errors == "unknown words: zebra\n"
   first, empty, second, third, last = finished.output.split("\n")[:-1]
   assert empty == ""

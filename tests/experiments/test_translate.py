@@ -191,6 +191,12 @@ def test_samples_from_standard_input_match_file(translate, source):
   assert len(set(repeated)) > 1
 
 
+def test_blank_lines_need_no_attention(translate, tmp_path):
+  (tmp_path / "blank").write_text("\n \n", "utf-8")
+  assert translate(f"--input={tmp_path / 'blank'}", "--replace_unknown").output == "\n\n"
+  assert translate("--text=", "--replace_unknown", "--tokens").output == "\n"
+
+
 def test_empty_files_have_no_translations(translate, tmp_path):
   (tmp_path / "empty").write_bytes(b"")
   translate(f"--input={tmp_path / 'empty'}", f"--output={tmp_path / 'out'}")

@@ -16,6 +16,7 @@ from experiments.text.batches import make_batch
 from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
+from experiments.translation import translator as translator_module
 from experiments.translation.decoding import DecodeOptions
 from experiments.translation.model import make_model
 from experiments.translation.step import cast
@@ -195,6 +196,22 @@ def test_untrained_eos_is_not_scored(scored):
     end = _alone(source, inputs)[0][len(inputs), EOS_ID]
     assert pair.num_tokens == full_pair.num_tokens - 1 == len(inputs)
     np.testing.assert_allclose(pair.log_probability, full_pair.log_probability - end, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sides", [(0, 1), (1, 0)])
+def test_long_sentences_are_batched_alone(sides):
+  lengths = 2, 100_000, 3, 5
+  pairs = [tuple((("a",) * length, ("x",))[side] for side in sides) for length in lengths]
+  batches = [(indices, batch.sources.shape[0]) for indices, batch in _translator()._batches(pairs)]
+  assert sorted(i for indices, _ in batches for i in indices) == [0, 1, 2, 3]
+  assert ([1], 1) in batches
+
+
+def test_smaller_batches_give_equal_translations(translations, monkeypatch):
+  monkeypatch.setattr(translator_module, "_MAX_FULL_LENGTH", 16)
+  shorter = best(_translator(), _sources())
+  assert [item.tokens for item in shorter] == [item.tokens for item in translations]
+  np.testing.assert_allclose([item.score for item in shorter], [item.score for item in translations], 1e-5)
 
 
 def test_texts_are_tokenized_and_detokenized():
