@@ -6,18 +6,20 @@ Each input line is source TAB target. Each output line has the alignment of a pa
 source-target positions of tokens, from 0. Each target token is linked to the source token with the largest
 weight, unless that is the end of the sentence. With --level=word, positions are those of words separated by
 spaces, as word aligners write them, also if tokens are subwords or characters. If the third column has true
-alignments of the same units, sure links such as 0-0 and possible links such as 1p2, the alignment error rate
+alignments of the same units, sure links such as 0-0 or possible links such as 1p2, the alignment error rate
 is printed to standard error. With --tokens (targets are the output of `experiments.translate --tokens`), the
 third column is ignored.
 """
 
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
+from experiments.cli.messages import counted
 from experiments.text.alignments import format_alignment
 from experiments.text.parallel_corpus import read_pairs
 from experiments.text.tokenizers import WordTokenizer
@@ -62,10 +64,19 @@ def main() -> None:
     for weights, pair in zip(attention, pairs, strict=True)
     if pair.alignment is not None
   ]
-  has_words = all(isinstance(side.tokenizer, WordTokenizer) for side in (task.source, task.target))
-  if any(sentence.alignment for sentence in aligned) and (is_word or has_words):
-    rate = metrics.alignment_error_rate(aligned)
-    print(f"alignment error rate {rate:.4f} ({len(aligned):,} pairs with true alignments)", file=sys.stderr)
+  if aligned:
+    has_words = all(isinstance(side.tokenizer, WordTokenizer) for side in (task.source, task.target))
+    print(_error_rate(aligned, is_word or has_words), file=sys.stderr)
+
+
+def _error_rate(aligned: Sequence[metrics.AlignedAttention], are_words: bool) -> str:
+  """Returns a line with the alignment error rate, or with the reason why there is none."""
+  if not are_words:
+    return "no alignment error rate: the tokens of this model are not words; pass --level=word"
+  if not metrics.has_error_rate(aligned):
+    return "no alignment error rate: it needs sure links, or possible links and at least one predicted link"
+  rate = metrics.alignment_error_rate(aligned)
+  return f"alignment error rate {rate:.4f} ({counted(len(aligned), 'pair')} with true alignments)"
 
 
 if __name__ == "__main__":

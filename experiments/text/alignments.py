@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from experiments.cli.messages import counted
 from experiments.text.visible import shorten
 from experiments.text.words import strip_joiners, tokenize
 
@@ -13,7 +14,10 @@ Alignment = frozenset[tuple[int, int]]
 ALIGNMENT_TOKENS = ("auto", "words", "whitespace")
 
 _LINK = re.compile(r"([0-9]{1,9})([-p])([0-9]{1,9})")
-_HINT = "; set alignment_tokens=whitespace if the text was tokenized before alignment"
+_HINT = (
+  "; set --alignment_tokens=whitespace, or --config.data.alignment_tokens in training, if the text was "
+  "tokenized before alignment"
+)
 
 
 def parse_alignment(text: str) -> Alignment:
@@ -37,7 +41,7 @@ def parse_gold(text: str) -> tuple[Alignment, Alignment]:
   >>> parse_gold("0-1 2p2")
   (frozenset({(1, 0)}), frozenset({(2, 2)}))
   """
-  links = [_LINK.fullmatch(link) for link in text.split(" ")] if text else []
+  links = [_LINK.fullmatch(link) for link in text.split()]
   if None in links:
     raise ValueError(f"expected an alignment like '0-0 1-2' (source-target), got {shorten(text)}")
   sure, possible = (
@@ -62,14 +66,15 @@ def check_alignment(alignment: Alignment, source: str, target: str, tokens: str 
     tokens: what positions count, one of ALIGNMENT_TOKENS.
   """
   is_whitespace = tokens == "whitespace"
+  unit = "whitespace token" if is_whitespace else "word"
   num_sources, num_targets = (
     len(text.split() if is_whitespace else tokenize(text)) for text in (source, target)
   )
   for t, s in sorted(alignment):
     if not (0 <= t < num_targets and 0 <= s < num_sources):
       raise ValueError(
-        f"alignment must link {num_sources} source and {num_targets} target "
-        f"{'whitespace tokens' if is_whitespace else 'words'}, counted from 0, got {s}-{t}"
+        f"alignment must link {counted(num_sources, f'source {unit}')} and "
+        f"{counted(num_targets, f'target {unit}')}, counted from 0, got {s}-{t}"
         f"{'' if is_whitespace else _HINT}"
       )
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from experiments.cli.errors import DataError
+from experiments.cli.io import read_bytes
+from experiments.cli.messages import counted
 from experiments.text.alignments import (
   Alignment,
   check_alignment,
@@ -41,7 +43,7 @@ def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str | None = "
   """Reads the sentence pairs of a file.
 
   Each line is `source TAB target`, or `source TAB target TAB alignment` with the alignment in Pharaoh format:
-  `source-target` positions from 0, separated by single spaces (`0-0 1-2`). Gold alignments may also have
+  `source-target` positions from 0, separated by spaces (`0-0 1-2`). Gold alignments may also have
   links that are possible, but not sure, with a "p" instead of the hyphen (`1p2`). The encoding is UTF-8. A
   byte-order mark, CRLF line ends and a missing last line end are accepted. Sentences are not stripped.
 
@@ -65,8 +67,8 @@ def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str | None = "
   pairs = [_parse_line(path, number, line, alignment_tokens) for number, line in enumerate(lines, start=1)]
   if alignment_tokens == "auto" and _may_count_whitespace(pairs):
     raise DataError(
-      f"{path}: alignments may count whitespace tokens instead of words; set alignment_tokens to whitespace "
-      "or words (--alignment_tokens, or --config.data.alignment_tokens in training)"
+      f"{path}: alignments may count whitespace tokens instead of words; set --alignment_tokens to "
+      "whitespace or words, or --config.data.alignment_tokens in training"
     )
   return pairs
 
@@ -125,12 +127,7 @@ def _is_gzip(path: pathlib.Path) -> bool:
 
 def _read_bytes(path: pathlib.Path) -> bytes:
   """Returns the content of a file, decompressed if its name ends in .gz."""
-  try:
-    content = path.read_bytes()
-  except IsADirectoryError as error:
-    raise DataError(f"{path}: expected a file, got a folder") from error
-  except OSError as error:
-    raise DataError(f"{path}: cannot read the file: {error.strerror}") from error
+  content = read_bytes(path)
   if not _is_gzip(path):
     return content
   try:
@@ -156,7 +153,8 @@ def _parse_pair(line: str, alignment_tokens: str | None) -> SentencePair:
   """Returns the pair of a line, with its alignment between words."""
   fields = line.split("\t")
   if len(fields) not in (2, 3):
-    raise ValueError(f"expected source TAB target, optionally TAB alignment, got {len(fields)} columns")
+    columns = counted(len(fields), "column")
+    raise ValueError(f"expected source TAB target, optionally TAB alignment, got {columns}")
   source, target, *rest = fields
   if not rest or not alignment_tokens:
     pair = SentencePair(source, target)

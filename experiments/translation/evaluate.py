@@ -7,6 +7,7 @@ from typing import Any
 from configs import base
 from experiments.cli import plugins
 from experiments.cli.config_fields import ConfigError
+from experiments.cli.messages import counted
 from experiments.tasks import Example
 from experiments.text.vocabularies import compose
 from experiments.translation import metrics
@@ -16,9 +17,6 @@ CHECKPOINTS = ("best", "last", "average")
 
 # Metrics that `evaluate` returns without custom metrics.
 METRICS = ("sentences", *metrics.HIGHER_IS_BETTER, "alignment_error_rate", "attention_mass")
-
-# Maximum exponent of the length penalty, for which powers of lengths are finite.
-MAX_LENGTH_PENALTY = 10
 
 Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[PairScore]], float]
 
@@ -87,18 +85,21 @@ def evaluate(
 
 
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[PairScore]) -> dict[str, float]:
-  """Returns the alignment metrics, or an empty dict without attention or true links."""
+  """Returns the alignment metrics, or an empty dict without attention or true links.
+
+  The attention mass needs sure links.
+  """
   aligned = [
     metrics.AlignedAttention(pair.attention, example.alignment, example.possible)
     for example, pair in zip(examples, scored, strict=True)
     if pair.attention is not None and example.alignment is not None
   ]
-  if not any(sentence.alignment for sentence in aligned):
-    return {}
-  return {
-    "alignment_error_rate": metrics.alignment_error_rate(aligned),
-    "attention_mass": metrics.attention_mass(aligned),
-  }
+  values = {}
+  if metrics.has_error_rate(aligned):
+    values["alignment_error_rate"] = metrics.alignment_error_rate(aligned)
+  if any(sentence.alignment for sentence in aligned):
+    values["attention_mass"] = metrics.attention_mass(aligned)
+  return values
 
 
 def summary(values: dict[str, float]) -> str:
@@ -108,7 +109,7 @@ def summary(values: dict[str, float]) -> str:
   '200 sentences, exact match 0.500, BLEU 61.2, loss 0.1000'
   """
   text = (
-    f"{values['sentences']:,.0f} sentences, exact match {values['exact_match']:.3f}, "
+    f"{counted(round(values['sentences']), 'sentence')}, exact match {values['exact_match']:.3f}, "
     f"BLEU {values['bleu']:.1f}, loss {values['loss']:.4f}"
   )
   if "alignment_error_rate" in values:

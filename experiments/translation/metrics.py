@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
+from experiments.cli.messages import counted
 from experiments.text.vocabularies import compose
 
 Tokens: TypeAlias = tuple[str, ...]
@@ -159,6 +160,14 @@ def alignment_error_rate(sentences: Sequence[AlignedAttention]) -> float:
   return 1.0 - num_correct / total
 
 
+def has_error_rate(sentences: Sequence[AlignedAttention]) -> bool:
+  """Returns whether there are sure links, or both possible and predicted links."""
+  if any(sentence.alignment for sentence in sentences):
+    return True
+  has_possible = any(sentence.possible for sentence in sentences)
+  return has_possible and any(strongest_links(sentence.weights) for sentence in sentences)
+
+
 def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
   """Returns the mean attention weight on the true source words.
 
@@ -205,8 +214,8 @@ def _check_links(sentence: AlignedAttention) -> None:
   for target, source in (*sentence.alignment, *sentence.possible):
     if not (0 <= target < num_targets and 0 <= source < num_sources):
       raise ValueError(
-        f"alignment must link {num_targets} target and {num_sources} source words, counted from 0, "
-        f"got {(target, source)}"
+        f"alignment must link {counted(num_targets, 'target word')} and "
+        f"{counted(num_sources, 'source word')}, counted from 0, got {(target, source)}"
       )
 
 

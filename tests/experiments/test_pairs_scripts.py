@@ -64,8 +64,17 @@ def test_alignments_are_the_largest_weights(folder, pairs, tmp_path):
   alignments = [pair.alignment for pair in read]
   rate = metrics.alignment_error_rate([*map(metrics.AlignedAttention, weights, alignments)])
   assert finished.errors == f"alignment error rate {rate:.4f} (5 pairs with true alignments)\n"
-  (tmp_path / "pairs.tsv").write_text("the cat\tla gatta\t\n", "utf-8")  # an alignment without links
-  assert succeed("align", folder, f"--input={tmp_path / 'pairs.tsv'}").errors == ""
+
+
+def test_missing_error_rates_have_a_reason(folder, tmp_path):
+  path = tmp_path / "pairs.tsv"
+  path.write_text("the cat\tla gatta\t \n", "utf-8")  # an alignment without links
+  reason = "no alignment error rate: it needs sure links, or possible links and at least one predicted link\n"
+  assert succeed("align", folder, f"--input={path}").errors == reason
+  path.write_text("the cat\tla gatta\t0p0 1p0 0p1 1p1\n", "utf-8")
+  finished = succeed("align", folder, f"--input={path}")
+  rate = "alignment error rate 0.0000 (1 pair with true alignments)\n"
+  assert finished.errors == (rate if finished.output.strip() else reason)
 
 
 def test_any_file_can_be_evaluated(folder, pairs, tmp_path):

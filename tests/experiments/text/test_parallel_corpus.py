@@ -87,14 +87,17 @@ def test_compression_is_reproducible(tmp_path):
   assert (tmp_path / "b.gz").read_bytes() == content
 
 
-HINT = "; set alignment_tokens=whitespace if the text was tokenized before alignment"
+HINT = (
+  "; set --alignment_tokens=whitespace, or --config.data.alignment_tokens in training, if the text was "
+  "tokenized before alignment"
+)
 FIELDS = "expected source TAB target, optionally TAB alignment, got"
 
 
 @pytest.mark.parametrize(
   ("line", "message"),
   [
-    (b"only one side", f"{FIELDS} 1 columns"),
+    (b"only one side", f"{FIELDS} 1 column"),
     (b"a\tb\t0-0\tc", f"{FIELDS} 4 columns"),
     (b"\tb", "source must not be blank, got ''"),
     (b"a\t \xc2\xa0", "target must not be blank, got ' \\xa0'"),
@@ -102,14 +105,14 @@ FIELDS = "expected source TAB target, optionally TAB alignment, got"
     (b"a\rb\tc", "source must not contain tabs or line ends, got 'a\\rb'"),
     (b"\xef\xbb\xbfa\tb", "source must not begin with a byte-order mark, got '\\ufeffa'"),
     (b"a\tperch\xe9", "expected UTF-8, got byte 0xe9 at column 8: unexpected end of data"),
-    (b"a\tb\t0-0  0-0", "expected an alignment like '0-0 1-2' (source-target), got '0-0  0-0'"),
+    (b"a\tb\t0-0,0-0", "expected an alignment like '0-0 1-2' (source-target), got '0-0,0-0'"),
     (
       b"a b\tc\t0-0 1-1",
-      "alignment must link 2 source and 1 target words, counted from 0, got 1-1" + HINT,
+      "alignment must link 2 source words and 1 target word, counted from 0, got 1-1" + HINT,
     ),
     (
       b"a\tb c\t1-0",
-      "alignment must link 1 source and 2 target words, counted from 0, got 1-0" + HINT,
+      "alignment must link 1 source word and 2 target words, counted from 0, got 1-0" + HINT,
     ),
   ],
 )
@@ -118,6 +121,14 @@ def test_malformed_lines_are_errors(tmp_path, line, message, name):
   content = b"a\tb\r\n\xe2\x80\xa8c\td\n" + line + b"\ne\tf\n"
   path = _written(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
   assert _message(path) == f"3: {message}"
+
+
+@pytest.mark.parametrize(
+  ("column", "links"), [(b" ", set()), (b"0-0 ", {(0, 0)}), (b" 0-0  0-1 ", {(0, 0), (1, 0)})]
+)
+def test_alignments_may_have_extra_spaces(tmp_path, column, links):
+  (pair,) = read_pairs(_written(tmp_path, b"a\tb c\t" + column + b"\n"))
+  assert pair.alignment == links
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
@@ -153,7 +164,7 @@ def test_invalid_gzip_files_are_errors(tmp_path):
     (SentencePair("a\nb", "c"), "source must not contain tabs or line ends, got 'a\\nb'"),
     (
       SentencePair("a", "b", frozenset({(-1, 0)})),
-      "alignment must link 1 source and 1 target words, counted from 0, got 0--1" + HINT,
+      "alignment must link 1 source word and 1 target word, counted from 0, got 0--1" + HINT,
     ),
   ],
 )
@@ -174,7 +185,7 @@ SPACED = "the cat, it sleeps.\til gatto, dorme.\t0-0 1-1 3-2\n"
 
 def test_ambiguous_links_need_a_choice(tmp_path):
   path = _written(tmp_path, SPACED.encode())
-  assert "set alignment_tokens to whitespace" in _message(path)
+  assert "set --alignment_tokens to whitespace" in _message(path)
   # the cat , it sleeps . / il gatto , dorme .
   (pair,) = read_pairs(path, alignment_tokens="whitespace")
   assert pair.alignment == {(0, 0), (1, 1), (3, 4)}
@@ -204,6 +215,7 @@ def test_whitespace_tokens_link_all_words(tmp_path):
 def test_whitespace_links_are_checked(tmp_path):
   path = _written(tmp_path, b"a, b\tc\t2-0\n")
   with pytest.raises(
-    DataError, match=r"link 2 source and 1 target whitespace tokens, counted from 0, got 2-0$"
+    DataError,
+    match=r"link 2 source whitespace tokens and 1 target whitespace token, counted from 0, got 2-0$",
   ):
     read_pairs(path, alignment_tokens="whitespace")

@@ -78,6 +78,13 @@ def test_alignment_metrics_need_alignments(translator):
   assert values["sentences"] == 2.0
 
 
+def test_possible_links_have_an_error_rate(translator):
+  example = FIRST._replace(alignment=frozenset(), possible=frozenset({(0, 0)}))
+  # The predicted links are (0, 0) and (1, 0).
+  assert evaluate(translator, [example])["alignment_error_rate"] == pytest.approx(1 - 1 / 2)
+  assert "attention_mass" not in evaluate(translator, [example])
+
+
 @pytest.mark.parametrize(
   "example", [UNALIGNED, UNALIGNED._replace(alignment=frozenset()), FIRST._replace(source=("no", "weights"))]
 )

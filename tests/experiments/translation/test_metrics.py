@@ -125,6 +125,6 @@ def test_missing_links_are_errors():
 @pytest.mark.parametrize("metric", [alignment_error_rate, attention_mass])
 @pytest.mark.parametrize("link", [(2, 0), (0, 3), (0, -1)])
 def test_links_must_be_in_range(metric, link):
-  message = rf"must link 2 target and 3 source words, counted from 0, got \({link[0]}, {link[1]}\)$"
+  message = rf"must link 2 target words and 3 source words, counted from 0, got \({link[0]}, {link[1]}\)$"
   with pytest.raises(ValueError, match=message):
     metric([FIRST._replace(alignment={link})])
