@@ -84,8 +84,8 @@ class Model:
     tied_embeddings: whether the decoder's output kernel is its transposed embedding.
     dropout_rate: probability of dropping a unit in training, in [0, 1).
     variational_dropout: whether a unit is dropped at all positions of a sentence or at none.
-    recurrent_dropout_rate: probability of dropping a unit of the state in recurrent products.
-    word_dropout_rate: probability of dropping a word at all its positions in a sentence.
+    recurrent_dropout_rate: probability of dropping a unit of the state in recurrent products, in [0, 1).
+    word_dropout_rate: probability of dropping a word at all its positions in a sentence, in [0, 1).
     dtype: dtype of the computation, "float32" or "bfloat16"; parameters are float32.
   """
 

@@ -17,6 +17,7 @@ from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
+from experiments.cli.messages import escape_controls
 from experiments.translation import compare
 
 _WORKDIR = cli.define_workdir(None, "folders of finished runs, separated by commas (required)")
@@ -42,10 +43,12 @@ def main() -> None:
   names = dict.fromkeys(name for splits in splits_of_runs for name in splits)
   choices = [name for name in names if enough(name in splits for splits in splits_of_runs)]
   if split not in choices:
-    raise UsageError(f"--split must be one of {', '.join(choices)}, got {split!r}")
-  for warning in compare.duplicate_run_warnings(folders):
-    print(warning, file=sys.stderr)
-  print(f"split: {split}")
+    default = "" if _SPLIT.value else " (the default)"
+    raise UsageError(f"--split must be one of {', '.join(choices)}, got {split!r}{default}")
+  for warning in [*compare.duplicate_run_warnings(folders), compare.different_data_warning(folders)]:
+    if warning:
+      print(warning, file=sys.stderr)
+  print(f"split: {escape_controls(split)}")
   print(compare.table(groups, split))
   if _SIGNIFICANCE.value:
     systems, references = compare.translate_split(folders, split)

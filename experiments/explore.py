@@ -19,7 +19,7 @@ from absl import flags
 
 from configs import base
 from experiments.cli import flags as cli
-from experiments.cli.io import check_files, define_input, define_output, read_lines, write_text
+from experiments.cli.io import check_files, define_input, define_output, output_path, read_lines, write_text
 from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model, unsupported_reason
 from experiments.explorer.recorded import recorded_model, weights_file
@@ -50,12 +50,13 @@ _NUM_RECORDED = flags.DEFINE_integer(
 
 
 def main() -> None:
-  paths = [pathlib.Path(name) for name in _WEIGHTS.value]
+  paths = [pathlib.Path(name) for name in _WEIGHTS.value if name]
+  if _WEIGHTS.present and not paths:
+    raise cli.UsageError(f"--weights must name files, separated by commas, got {','.join(_WEIGHTS.value)!r}")
   folders = [] if paths and _WORKDIR.value is None else cli.workdir_paths(_WORKDIR)
-  if _OUTPUT.value is None:
-    raise cli.UsageError("--output must name a file such as explore.html, got none")
+  output = output_path(_OUTPUT)
   check_files(_INPUT, _OUTPUT)
-  names = _names([*(path.with_suffix("") for path in paths), *folders])
+  names = _names([*(path.parent / path.stem for path in paths), *folders])
   runs = [weights_file(path) | {"name": name} for path, name in zip(paths, names, strict=False)]
   for folder, name in zip(folders, names[len(paths) :], strict=True):
     config, translator = read_config(folder), load(folder)
@@ -65,9 +66,8 @@ def main() -> None:
     else:
       run |= live_model(config, translator, kept_params(folder, _steps()), _examples(translator))
     runs.append(run)
-  path = pathlib.Path(_OUTPUT.value)
-  write_text(path, page({"runs": runs}))
-  print(f"wrote {path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+  write_text(output, page({"runs": runs}))
+  print(f"wrote {output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
 def _names(paths: Sequence[pathlib.Path]) -> list[str]:

@@ -10,6 +10,8 @@ Each line is source TAB target, and TAB alignment in Pharaoh format (source-targ
 from absl import flags
 
 from experiments.cli import flags as cli
+from experiments.cli.io import output_path
+from experiments.cli.messages import counted
 from experiments.tasks import make_task
 from experiments.text.parallel_corpus import SentencePair, write_pairs
 from experiments.translation.validation import validate
@@ -23,13 +25,17 @@ _OUTPUT = flags.DEFINE_string("output", None, "file to write, compressed if it e
 def main() -> None:
   config = cli.get_config()
   validate(config)
-  if not _OUTPUT.value:
-    raise cli.UsageError("--output must name a file, got none")
+  path = output_path(_OUTPUT)
   task = make_task(config)
+  splits = dict.fromkeys(("train", task.validation_split, *task.splits))
+  if _SPLIT.value not in splits:
+    raise cli.UsageError(f"--split must be one of {', '.join(splits)}, got {_SPLIT.value!r}")
+  if not _NUM_EXAMPLES.value and getattr(task, "is_infinite", False):
+    raise cli.UsageError("--num_examples must be at least 1 for a task with unlimited sentences, got 0")
   examples = task.examples(_SPLIT.value, _NUM_EXAMPLES.value)
   pairs = [SentencePair(example.source_text, example.target_text, example.alignment) for example in examples]
-  write_pairs(_OUTPUT.value, pairs)
-  print(f"wrote {len(pairs):,} pairs to {_OUTPUT.value}")
+  write_pairs(path, pairs)
+  print(f"wrote {counted(len(pairs), 'pair')} to {path}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ tokens. Weights have one more position than there are tokens, for EOS. If the we
 also writes decoder_heads.png and encoder_heads.png.
 """
 
-import pathlib
-
 from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
+from experiments.cli.io import output_folder
 from experiments.translation import decoding_flags, load, run_figures
 
 _WORKDIR = cli.define_workdir(None)
@@ -29,9 +28,7 @@ def main() -> None:
   folder = cli.workdir_path(_WORKDIR)
   if not _TEXT.value:
     raise UsageError("--text must be the source text, got none")
-  if not _OUTPUT.value:
-    raise UsageError("--output must name a folder such as heads, got none")
-  text, output = _TEXT.value, pathlib.Path(_OUTPUT.value)
+  text, output = _TEXT.value, output_folder(_OUTPUT)
   translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
   if _TRANSLATION.value is None:
     (translation,) = translator.translate([text])

@@ -13,6 +13,7 @@ import sys
 
 from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
+from experiments.cli.messages import counted
 from experiments.text.parallel_corpus import read_pairs
 from experiments.translation import decoding_flags, load
 
@@ -28,14 +29,16 @@ def main() -> None:
   check_files(_INPUT, _OUTPUT)
   pairs = [pair[:2] for pair in read_pairs(path, alignment_tokens=None)]
   translator = load(folder, checkpoint=_CHECKPOINT.value)
-  scored = translator.score_tokens(translator.pair_tokens(pairs, are_tokens=_TOKENS.value))
+  tokens = translator.pair_tokens(pairs, are_tokens=_TOKENS.value)
+  scored = translator.score_tokens(tokens, with_attention=False)
   write_lines(_OUTPUT, [f"{pair.log_probability:.4f}\t{pair.num_tokens}" for pair in scored])
   total = sum(pair.log_probability for pair in scored)
   num_tokens = sum(pair.num_tokens for pair in scored)
   loss = -total / num_tokens
   perplexity = math.exp(loss) if loss < 700 else math.inf  # math.exp overflows for larger values
   print(
-    f"{len(scored):,} pairs: log-probability {total:.2f}, {num_tokens:,} tokens, perplexity {perplexity:.4f}",
+    f"{counted(len(scored), 'pair')}: log-probability {total:.2f}, {counted(num_tokens, 'token')}, "
+    f"perplexity {perplexity:.4f}",
     file=sys.stderr,
   )
 

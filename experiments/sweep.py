@@ -34,6 +34,8 @@ _SHARD = flags.DEFINE_string(
 
 def main() -> None:
   folder, path = cli.workdir_path(_WORKDIR), flags.FLAGS.config
+  if has_run(folder):
+    raise UsageError(f"--workdir must be a folder of runs, got {folder}, which is a run itself")
   shard_index, num_shards = _parse_shard(_SHARD.value)
   choices = cli.run_function(path, "get_sweep")
   runs = sweep.make_runs(cli.get_config(), choices)

@@ -21,7 +21,15 @@ from typing import Any
 from absl import flags
 
 from experiments.cli import flags as cli
-from experiments.cli.io import check_files, define_input, define_output, read_lines, write_lines
+from experiments.cli.io import (
+  check_files,
+  define_input,
+  define_output,
+  input_path,
+  output_path,
+  read_lines,
+  write_lines,
+)
 from experiments.text.text_processor import TextProcessor
 from experiments.text.visible import escape_invisible
 from experiments.text.vocabularies import UNK_TOKEN
@@ -90,14 +98,15 @@ def _check_flags(decode_options: Mapping[str, Any]) -> None:
   if _OUTPUT.value is not None and _INPUT.value is None:
     raise cli.UsageError("--output needs --input")
   check_files(_INPUT, _OUTPUT)
+  if _DICTIONARY.value is not None:
+    input_path(_DICTIONARY)
   if _FIGURE.value is None:
     return
   if _TEXT.value is None:
     raise cli.UsageError("--attention_png needs --text")
   if not _FIGURE.value.endswith(".png"):
     raise cli.UsageError(f"--attention_png must end in .png, got {_FIGURE.value!r}")
-  if pathlib.Path(_FIGURE.value).is_dir():
-    raise cli.UsageError(f"--attention_png must be a file, got the folder {_FIGURE.value!r}")
+  output_path(_FIGURE)
 
 
 def _translate(

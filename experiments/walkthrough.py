@@ -5,12 +5,11 @@
 Each lesson is a file in `experiments/introduction/`. Parameters are random; nothing is trained.
 """
 
-import pathlib
-
 import jax
 from absl import flags
 
 from experiments.cli import flags as cli
+from experiments.cli.io import output_folder
 from experiments.introduction import (
   heads_from_config,
   masked_attention,
@@ -23,12 +22,11 @@ _FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the he
 
 
 def main() -> None:
-  if not _FIGURES.value:
-    raise cli.UsageError("--figures must name a folder, got none")
+  folder = output_folder(_FIGURES)
   lessons = self_attention, heads_from_config, soft_lookup, masked_attention, translator_parts
   rng = jax.random.key(0, impl="unsafe_rbg")  # faster to compile
   for lesson_rng, module in zip(jax.random.split(rng, len(lessons)), lessons, strict=True):
-    print("\n".join(module.lesson(lesson_rng, pathlib.Path(_FIGURES.value))), flush=True)
+    print("\n".join(module.lesson(lesson_rng, folder)), flush=True)
 
 
 if __name__ == "__main__":

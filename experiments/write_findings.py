@@ -18,6 +18,7 @@ from absl import flags
 from experiments import studies
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
+from experiments.cli.io import output_folder
 from experiments.runs.workdir import has_run
 from experiments.studies import analysis
 from experiments.translation.sweep import make_runs
@@ -31,7 +32,7 @@ _OUTPUT = flags.DEFINE_string("output", "docs/findings", "folder of the pages, f
 def main() -> None:
   if not _STUDY.value:
     raise UsageError(f"--study must be one of {', '.join(_NAMES)}, got none")
-  name, folder = _STUDY.value, pathlib.Path(_OUTPUT.value)
+  name, folder = _STUDY.value, output_folder(_OUTPUT)
   study = importlib.import_module(f"experiments.studies.{name}")
   csv_path = folder / f"{name}.csv"
   if _WORKDIR.value:

@@ -23,6 +23,7 @@ from absl import app, flags, logging
 from configs import base
 from experiments.cli import config_fields, plugins  # noqa: F401 (plugins defines --trust_workdir)
 from experiments.cli.errors import Preempted, UserError
+from experiments.cli.messages import escape_controls
 
 _DEFAULT_CONFIG = pathlib.Path(base.__file__).parent / "toy_translation.py"
 _DEFINE: dict[type, Callable[..., flags.FlagHolder]] = {
@@ -32,11 +33,16 @@ _DEFINE: dict[type, Callable[..., flags.FlagHolder]] = {
   str: flags.DEFINE_string,
 }
 _MAX_ERROR_LENGTH = 2_000  # characters
-# Beginnings of absl's error texts for values of a wrong type, and what is allowed.
-_WRONG_TYPES = {
-  r"invalid literal for int\(\)": "an integer",
-  "could not convert string to float": "a number",
-  r"\('Non-boolean argument": "true or false",
+# absl's reasons for invalid values, and what is allowed.
+_REASONS = {
+  r"invalid literal for int\(\).*": "an integer",
+  r"could not convert string to float.*": "a number",
+  r"\('Non-boolean argument.*": "true or false",
+  r"\S+ is not an? \w+ in the range \[(.*), (.*)\]": r"from \3 to \4",
+  r"\S+ is not (an? .*)": r"\3",
+  r"value should be one of <(.*)>": r"one of \3",
+  r"already defined as .*": "set once",
+  r"Unable to parse the value .*": "a list separated by commas",
 }
 
 # Flags defined below are key flags of the script that calls the function, so that its --help lists them.
@@ -49,12 +55,16 @@ class UsageError(UserError):
 
 def define_config() -> flags.FlagHolder:
   """Defines --config, a config file, and --config.FIELD for each of its fields."""
+  for name, default in config_fields.flat(base.Config()).items():
+    define, help_string = _DEFINE[type(default)], config_fields.describe(name)
+    define(f"config.{name}", default, help_string, module_name="configs.base")
   cwd = pathlib.Path.cwd()
   is_in_cwd = _DEFAULT_CONFIG.is_relative_to(cwd)
   return flags.DEFINE_string(
     "config",
     str(_DEFAULT_CONFIG.relative_to(cwd) if is_in_cwd else _DEFAULT_CONFIG),
-    "config file; --config.FIELD=VALUE overrides a field, such as --config.train.num_train_steps=100",
+    "config file; --config.FIELD=VALUE overrides a field, such as --config.train.num_train_steps=100; "
+    "--helpfull lists the fields",
   )
 
 
@@ -87,8 +97,12 @@ def run_function(path: str, name: str) -> Any:
   Raises:
     UsageError: if the file or function does not exist, or fails.
   """
+  example = "a Python file such as configs/toy_translation.py"
+  if not path:
+    raise UsageError(f"--config must name {example}, got none")
   if not pathlib.Path(path).is_file():
-    raise UsageError(f"{path}: no such file; expected a Python file such as configs/toy_translation.py")
+    problem = "expected a file, got a folder" if pathlib.Path(path).is_dir() else "no such file"
+    raise UsageError(f"{path}: {problem}; --config must name {example}")
   try:
     function = runpy.run_path(path).get(name)
     result = function() if function else None
@@ -204,12 +218,10 @@ def _ignore_broken_pipe() -> None:
 def _parse(arguments: Sequence[str]) -> list[str]:
   """Parses the flags. Flags --config.FIELD have the values of the config file as defaults."""
   try:
-    if "config" in flags.FLAGS:
-      flags.FLAGS(arguments, known_only=True)
-      for name, value in config_fields.flat(load_config(flags.FLAGS.config)).items():
-        field_type = type(config_fields.flat(base.Config())[name])
-        _DEFINE[field_type](f"config.{name}", value, "see configs/base.py", module_name="configs.base")
     rest = flags.FLAGS(arguments)
+    if "config" in flags.FLAGS:
+      for name, value in config_fields.flat(load_config(flags.FLAGS.config)).items():
+        flags.FLAGS.set_default(f"config.{name}", value)
   except flags.UnrecognizedFlagError as error:
     name, by_field = error.flagname, {flag.rpartition(".")[2]: flag for flag in flags.FLAGS}
     section, _, field = name.rpartition(".")
@@ -219,21 +231,28 @@ def _parse(arguments: Sequence[str]) -> list[str]:
       or [by_field[close] for close in difflib.get_close_matches(field, by_field, 1)]
     )
     _fail(f"unknown flag --{name}" + (f"; did you mean --{' or --'.join(matches)}?" if matches else ""))
-  except flags.IllegalFlagValueError as error:
-    text = str(error)
-    for pattern, allowed in _WRONG_TYPES.items():
-      text = re.sub(f"{pattern}.*", f"must be {allowed}", text)
-    _fail(text)
-  except (flags.Error, UsageError, UnicodeDecodeError) as error:
-    _fail(str(error))
+  except UnicodeDecodeError as error:
+    _fail(f"--flagfile must be a text file in UTF-8, got {error}")
+  except (flags.Error, ValueError) as error:  # absl raises ValueError for --noNAME=VALUE
+    _fail(_plain(str(error)))
   if len(rest) > 1:
     _fail(f"arguments must be flags (--name=value), got {rest[1]!r}")
   return rest
 
 
+def _plain(text: str) -> str:
+  """Returns an error text of absl in the form of other errors."""
+  for reason, allowed in _REASONS.items():
+    if match := re.fullmatch(f"flag --([^=]+)=(.*): {reason}", text, re.DOTALL):
+      return f"--{match[1]} must be {match.expand(allowed).replace('|', ', ')}, got {match[2]!r}"
+  text = re.sub(r"^Missing value for flag (\S+)$", r"\1 needs a value", text)
+  text = re.sub(r"^(\S+) with no argument$", r"\1 needs a value", text)
+  return re.sub(r"^ERROR:: Unable to open flagfile: (\[Errno \d+\] )?", "--flagfile: ", text)
+
+
 def _fail(message: str) -> NoReturn:
   """Prints an error as one line and exits with code 2."""
-  line = " ".join(message.split())
+  line = escape_controls(" ".join(message.split()))
   if len(line) > _MAX_ERROR_LENGTH:
     line = f"{line[: _MAX_ERROR_LENGTH - 500]} … {line[-500:]}"
   print(f"error: {line}", file=sys.stderr)

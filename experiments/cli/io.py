@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from absl import flags
 
+from experiments.cli.errors import DataError
 from experiments.cli.flags import UsageError
 
 # Flags defined below are key flags of the script that calls the function, so that its --help lists them.
@@ -24,35 +25,79 @@ def define_output(help_string: str) -> flags.FlagHolder:
 
 
 def check_files(read: flags.FlagHolder, written: flags.FlagHolder) -> None:
-  """Raises UsageError if --output cannot be written, or is the same file as --input."""
+  """Raises UsageError if a name is empty, --output cannot be written, or both flags name the same file."""
+  if read.value is not None:
+    input_path(read)
   if written.value is None:
     return
-  path = pathlib.Path(written.value)
-  if not path.absolute().parent.is_dir():
-    raise UsageError(f"--output must be in an existing folder, got {written.value!r}")
-  if path.is_dir():
-    raise UsageError(f"--output must be a file, got the folder {written.value!r}")
+  path = output_path(written)
   if read.value is not None and _is_same_file(pathlib.Path(read.value), path):
     raise UsageError(f"--output must not be the same file as --{read.name}, got {written.value!r}")
 
 
 def input_path(flag: flags.FlagHolder) -> pathlib.Path:
-  """Returns the value of --input as a path.
+  """Returns the value of a flag that names a file to read.
 
   Raises:
     UsageError: if it is missing.
   """
   if not flag.value:
-    raise UsageError("--input must name a file, got none")
+    raise UsageError(f"--{flag.name} must name a file, got none")
   return pathlib.Path(flag.value)
 
 
-def read_lines(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a file. Lines end with LF or CRLF only."""
+def output_path(flag: flags.FlagHolder) -> pathlib.Path:
+  """Returns the value of a flag that names a file to write, in an existing folder.
+
+  Raises:
+    UsageError: if it is missing, is a folder, or its folder does not exist.
+  """
+  path = input_path(flag)
+  if not path.absolute().parent.is_dir():
+    raise UsageError(f"--{flag.name} must be in an existing folder, got {flag.value!r}")
+  if path.is_dir():
+    raise UsageError(f"--{flag.name} must be a file, got the folder {flag.value!r}")
+  return path
+
+
+def output_folder(flag: flags.FlagHolder) -> pathlib.Path:
+  """Returns the value of a flag that names a folder to write into. The folder need not exist.
+
+  Raises:
+    UsageError: if it is missing, or is a file.
+  """
+  if not flag.value:
+    raise UsageError(f"--{flag.name} must name a folder, got none")
+  path = pathlib.Path(flag.value)
+  if path.exists() and not path.is_dir():
+    raise UsageError(f"--{flag.name} must be a folder, got the file {flag.value!r}")
+  return path
+
+
+def read_bytes(path: pathlib.Path) -> bytes:
+  """Returns the content of a file.
+
+  Raises:
+    DataError: if it cannot be read.
+  """
   try:
-    text = path.read_bytes().decode("utf-8-sig")
+    return path.read_bytes()
+  except IsADirectoryError as error:
+    raise DataError(f"{path}: expected a file, got a folder") from error
+  except OSError as error:
+    raise DataError(f"{path}: cannot read the file: {error.strerror}") from error
+
+
+def read_lines(path: pathlib.Path) -> list[str]:
+  """Returns the lines of a file. Lines end with LF or CRLF only.
+
+  Raises:
+    DataError: if it cannot be read, or is not UTF-8.
+  """
+  try:
+    text = read_bytes(path).decode("utf-8-sig")
   except UnicodeDecodeError as error:
-    raise UsageError(f"{path}: expected UTF-8, got {error}") from error
+    raise DataError(f"{path}: expected UTF-8, got {error}") from error
   # str.splitlines would also split at other characters.
   return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 

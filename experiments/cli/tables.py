@@ -3,14 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from experiments.cli.messages import escape_controls
+
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
   """Returns rows as aligned columns, the first column to the left and the others to the right.
+
+  Control characters are escaped.
 
   >>> print(columns([["system", "bleu"], ["a", "7.0"]]))
   system  bleu
   a        7.0
   """
+  rows = [[escape_controls(cell) for cell in row] for row in rows]
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   lines = []
   for first, *others in rows:

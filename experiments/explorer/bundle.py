@@ -20,6 +20,8 @@ def page(data: dict[str, Any]) -> str:
   """
   text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
   text = text.replace("<", r"\u003c")  # a sentence must not close the script element
+  # UTF-8 cannot encode half of a surrogate pair; its escape is valid JSON.
+  text = text.encode("utf-8", "backslashreplace").decode("utf-8")
   parts = {
     "style": "".join(path.read_text("utf-8") for path in sorted(_FOLDER.glob("*.css"))),
     "data": text,

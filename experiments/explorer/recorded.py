@@ -1,14 +1,13 @@
 """Recorded attention: of translators that the page cannot run, and from files."""
 
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from experiments.cli.errors import DataError
+from experiments.cli.messages import counted
 from experiments.explorer.encode_arrays import encode_arrays
 from experiments.text.parallel_corpus import SentencePair
 from experiments.text.words import strip_joiners
@@ -55,25 +54,11 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     DataError: if the file cannot be read, or its arrays do not fit.
   """
-  try:
-    file = np.load(path, allow_pickle=False)
-    if not isinstance(file, np.lib.npyio.NpzFile):
-      raise ValueError  # a single array
-    with file:
-      arrays = dict(file)
-  except OSError as error:
-    raise DataError(f"{path}: cannot read the file: {error.strerror or error}") from None
-  except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-    raise DataError(
-      f"{path} must be a file of numpy.savez, with arrays of numbers and strings instead of Python objects"
-    ) from None
-  is_self = "tokens" in arrays
+  arrays = _read_arrays(path)
+  is_self = "tokens" in arrays or not {"source", "target"} & arrays.keys()
   names = ("weights", "tokens") if is_self else ("weights", "source", "target")
   if missing := [name for name in names if name not in arrays]:
-    raise DataError(
-      f"{path} must have the arrays weights and tokens, or weights, source and target; "
-      f"{' and '.join(missing)} not found among {', '.join(arrays) or 'no arrays'}"
-    )
+    raise DataError(f"{path} has no {' and no '.join(missing)} (found: {', '.join(arrays) or 'no arrays'})")
   for name in names[1:]:
     if arrays[name].ndim != 1 or arrays[name].dtype.kind != "U":
       raise DataError(
@@ -103,8 +88,28 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
     "sides": {"encoder" if is_self else "decoder": _quantize(weights)},
   }
   L, N = weights.shape[:2]
-  summary = f"{L} layers, {N} heads, {len(rows)} by {len(columns)} tokens"
+  size = f"{len(rows):,} by {counted(len(columns), 'token')}"
+  summary = f"{counted(L, 'layer')}, {counted(N, 'head')}, {size}"
   return {"name": path.stem, "summary": summary, "why": None, "sentences": [sentence]}
+
+
+def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns the arrays of a file of `numpy.savez`."""
+  arrays: dict[str, Any] = {}
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      arrays = dict(file)
+  except OSError as error:
+    raise DataError(f"{path}: cannot read the file: {error.strerror or error}") from None
+  except MemoryError as error:
+    raise DataError(f"{path}: the arrays do not fit into memory: {error}") from None
+  except Exception:  # a damaged file may raise anything, and a single array has no `with`
+    arrays = {"": None}
+  if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+    raise DataError(
+      f"{path} must be a file of numpy.savez, with arrays of numbers and strings instead of Python objects"
+    )
+  return arrays
 
 
 def _sentence(pair: SentencePair, translation: Translation, heads: Heads) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from configs import base
 from experiments.cli.errors import DataError
+from experiments.cli.messages import counted
 from experiments.tasks.task import Example, Languages, make_example
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch
@@ -45,7 +46,7 @@ class ParallelText:
 
   def __str__(self) -> str:
     num_used, num_skipped = len(self._batches), self._num_pairs - len(self._batches)
-    text = f"{num_used:,} training pairs"
+    text = counted(num_used, "training pair")
     if num_skipped:
       max_length = self._config.data.max_train_length
       text += f" ({num_skipped:,} skipped, longer than config.data.max_train_length={max_length})"
@@ -67,7 +68,8 @@ class ParallelText:
     ]
     if any(counts):
       self._new_words = [
-        f"vocabularies extended by {counts[0]:,} source and {counts[1]:,} target words with new embeddings"
+        f"vocabularies extended by {counted(counts[0], 'source word')} and "
+        f"{counted(counts[1], 'target word')} with new embeddings"
       ]
 
   def examples(self, split: str, count: int) -> list[Example]:

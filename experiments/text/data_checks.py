@@ -39,29 +39,29 @@ def find_warnings(
 
   >>> training_texts = ["a cat", "a cat", "a dog"], ["un gatto", "un gatto", "un cane"]
   >>> find_warnings(training_texts, [SentencePair("a", "un")])
-  ['1 of 3 training pairs repeat another']
+  ['training pairs that repeat another: 1 of 3']
   >>> find_warnings((["a cat"], ["un\\x07 gatto"]), [SentencePair("a cat", "un\\x07 gatto")])
   ... # doctest: +NORMALIZE_WHITESPACE
-  ['1 of 1 validation pairs are also training pairs, so validation scores may be too high',
-   '1 of 1 training pairs have control characters, such as U+0007']
+  ['validation pairs that are also training pairs: 1 of 1; validation scores may be too high',
+   'training pairs with control characters, such as U+0007: 1 of 1']
   """
   pair_hashes = {hash(pair) for pair in zip(*training, strict=True)}  # hashes need less memory than texts
   count = len(training[0])
   warnings = []
   num_duplicates = count - len(pair_hashes)
   if num_duplicates > _MAX_DUPLICATES * count:
-    warnings.append(f"{num_duplicates:,} of {count:,} training pairs repeat another")
+    warnings.append(f"training pairs that repeat another: {num_duplicates:,} of {count:,}")
   num_overlapping = sum(hash((pair.source, pair.target)) in pair_hashes for pair in validation)
   if num_overlapping > _MAX_OVERLAP * len(validation):
     warnings.append(
-      f"{num_overlapping:,} of {len(validation):,} validation pairs are also training pairs, "
-      "so validation scores may be too high"
+      f"validation pairs that are also training pairs: {num_overlapping:,} of {len(validation):,}; "
+      "validation scores may be too high"
     )
   controls = [_CONTROL.search(f"{source}{target}") for source, target in zip(*training, strict=True)]
   matches = [match for match in controls if match]
   if matches:
     example = f"such as U+{ord(matches[0].group()):04X}"
-    warnings.append(f"{len(matches):,} of {count:,} training pairs have control characters, {example}")
+    warnings.append(f"training pairs with control characters, {example}: {len(matches):,} of {count:,}")
   for side, texts in zip(("source", "target"), training, strict=True):
     if tokenization == "word" and _has_no_spaces(texts[:_NUM_SCRIPT_SAMPLES]):
       warnings.append(

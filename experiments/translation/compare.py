@@ -14,11 +14,20 @@ from configs import base
 from experiments.cli import config_fields, tables
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
+from experiments.text.visible import shorten
 from experiments.translation.restore import load
 from experiments.translation.run_config import data_files, read_config
 
 # With fewer sentences, p-values are unreliable.
 MIN_SENTENCES = 50
+
+_MAX_NAME_LENGTH = 60  # characters of the name of a group
+
+# Runs that differ in one of these fields are evaluated on different sentences.
+_TEST_FIELDS = (
+  *("data.task", "data.split", "data.scan_max_train_actions", "data.lowercase"),
+  *("data.validation_file", "data.test_file", "evaluation.num_eval_examples"),
+)
 
 
 class Runs:
@@ -55,29 +64,45 @@ def group_runs(folders: Sequence[pathlib.Path], names: Sequence[str] | None = No
   Args:
     folders: folders of the runs.
     names: name of the group of each run. Default: the config fields that differ, or the first folder if none
-      do.
+      do or their values are long.
 
   Raises:
     WorkdirError: if a folder has no run, or the run has no results yet.
   """
   configs = [dataclasses.replace(read_config(folder), seed=0) for folder in folders]
-  fields = differing_fields(configs)
-  if names is None and fields:
-    flat = map(config_fields.flat, configs)
-    names = [", ".join(f"{field}={values[field]}" for field in fields) for values in flat]
-  elif names is None:
-    suffix = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    names = [f"{folders[0]}{suffix}"] * len(folders)
-  rows: dict[str, list[Mapping[str, float]]] = {}
-  for name, folder in zip(names, folders, strict=True):
-    rows.setdefault(name, []).append(read_metrics(folder))
-  return {name: Runs(group_rows) for name, group_rows in rows.items()}
+  different = differing_fields(configs)
+  flat = map(config_fields.flat, configs)
+  values = [", ".join(f"{field}={fields[field]}" for field in different) for fields in flat]
+  groups: dict[str, list[pathlib.Path]] = {}
+  for name, folder in zip(names or values, folders, strict=True):
+    groups.setdefault(name, []).append(folder)
+  if names is None and not all(0 < len(name) <= _MAX_NAME_LENGTH for name in groups):
+    groups = {_folder_name(group): group for group in groups.values()}
+  return {name: Runs(map(read_metrics, group)) for name, group in groups.items()}
+
+
+def _folder_name(folders: Sequence[pathlib.Path]) -> str:
+  """Returns the first folder, and the number of others."""
+  return f"{folders[0]} and {len(folders) - 1} more" if len(folders) > 1 else str(folders[0])
 
 
 def read_metrics(folder: pathlib.Path) -> dict[str, float]:
-  """Returns the metrics of a finished run, by `split/metric`."""
+  """Returns the metrics of a finished run, by `split/metric`.
+
+  Raises:
+    WorkdirError: if the run is not finished, or its results are invalid.
+  """
   results = workdir.read_results(folder)
-  return {f"{split}/{name}": value for split, metrics in results.items() for name, value in metrics.items()}
+  values = {f"{split}/{name}": value for split, metrics in results.items() for name, value in metrics.items()}
+  if not values or not all(map(_is_number, values.values())):
+    path, content = folder / "results.json", shorten(str(results))
+    raise WorkdirError(f"{path}: expected numbers by split and metric, got {content}")
+  return values
+
+
+def _is_number(value: Any) -> bool:
+  """Returns whether a JSON value is a number that fits into a float."""
+  return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)
 
 
 def splits_of_runs(groups: Groups) -> list[list[str]]:
@@ -101,6 +126,21 @@ def duplicate_run_warnings(folders: Sequence[pathlib.Path]) -> list[str]:
     for i, first in enumerate(firsts)
     if first < i
   ]
+
+
+def different_data_warning(folders: Sequence[pathlib.Path]) -> str:
+  """Returns a warning if runs are evaluated on different sentences, else an empty string."""
+  values = [{name: _value_or_digest(folder, name) for name in _TEST_FIELDS} for folder in folders]
+  different = [name for name in _TEST_FIELDS if len({row[name] for row in values}) > 1]
+  if not different:
+    return ""
+  return f"the runs are evaluated on different sentences: {', '.join(different)} differ"
+
+
+def _value_or_digest(folder: pathlib.Path, name: str) -> Any:
+  """Returns a config field of a run. A file is represented by its checksum, since it may have moved."""
+  launch = provenance.first_launch(folder) or {"data": {}}
+  return launch["data"].get(name, config_fields.flat(read_config(folder))[name])
 
 
 def table(groups: Groups, split: str) -> str:

@@ -94,11 +94,11 @@ def decode(
   return jax.tree.map(lambda array: array[:, None], result)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "banned_ids"))
+@functools.partial(jax.jit, static_argnames=("model", "banned_ids", "with_weights"))
 def score(
-  params: Any, batch: Batch, *, model: attention.Seq2Seq, banned_ids: tuple[int, ...]
+  params: Any, batch: Batch, *, model: attention.Seq2Seq, banned_ids: tuple[int, ...], with_weights: bool
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Returns the summed loss of each sentence [B], and the attention weights [B T S]."""
+  """Returns the summed loss of each sentence [B], and the attention weights [B T S] or None."""
   features: Any = model.apply(
     {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="output_features"
   )
@@ -106,7 +106,7 @@ def score(
   vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
   bias = features.bias.at[jnp.array(banned_ids)].set(_BANNED_LOGIT)
   losses = linear_losses(vectors, features.kernel, bias, targets)
-  return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights)
+  return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights) if with_weights else None
 
 
 @functools.partial(jax.jit, static_argnames="model")

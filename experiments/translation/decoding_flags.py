@@ -4,10 +4,12 @@ from typing import Any
 
 from absl import flags
 
+from experiments.cli.config_fields import MAX_SIZE, RANGES
 from experiments.cli.flags import UsageError
 from experiments.text.alignments import ALIGNMENT_TOKENS
-from experiments.translation.evaluate import CHECKPOINTS, MAX_LENGTH_PENALTY
-from experiments.translation.validation import MAX_SIZE
+from experiments.translation.evaluate import CHECKPOINTS
+
+_, _MAX_LENGTH_PENALTY = RANGES["evaluation.length_penalty"]
 
 # Flags defined below are key flags of the script that calls the function, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -58,13 +60,17 @@ def define_decode_flags() -> list[flags.FlagHolder]:
     flags.DEFINE_float(
       "length_penalty",
       None,
-      "exponent of the length penalty in beam search; default: from the config",
-      lower_bound=0.0,
+      f"exponent of the length penalty in beam search, from 0 to {_MAX_LENGTH_PENALTY}; default: from the "
+      "config",
     ),
-    flags.DEFINE_float("temperature", None, "sampling temperature; 0 disables sampling", lower_bound=0.0),
+    flags.DEFINE_float(
+      "temperature", None, "sampling temperature: 0, which disables sampling, or from 0.0001 to 10000"
+    ),
     flags.DEFINE_integer("top_k", None, "sample from the k most probable tokens; 0 means all", lower_bound=0),
     flags.DEFINE_float(
-      "top_p", None, "sample from the most probable tokens whose probabilities sum to p; 1 means all"
+      "top_p",
+      None,
+      "sample from the most probable tokens whose probabilities sum to p, from 0.000001 to 1; 1 means all",
     ),
     flags.DEFINE_integer(
       "seed", None, "random seed for sampling; default: 0", lower_bound=0, upper_bound=2**32 - 1
@@ -86,9 +92,9 @@ def decode_options(decode_flags: list[flags.FlagHolder]) -> dict[str, Any]:
     if name in ("beam_size", "length_penalty") and is_sampling:
       raise UsageError(f"--{name} must not be set with --temperature={options['temperature']}")
   # float32 cannot represent the results outside these ranges.
-  if not 0 <= options.get("length_penalty", 0.0) <= MAX_LENGTH_PENALTY:
+  if not 0 <= options.get("length_penalty", 0.0) <= _MAX_LENGTH_PENALTY:
     raise UsageError(
-      f"--length_penalty must be from 0 to {MAX_LENGTH_PENALTY}, got {options['length_penalty']}"
+      f"--length_penalty must be from 0 to {_MAX_LENGTH_PENALTY}, got {options['length_penalty']}"
     )
   if "temperature" in options and options["temperature"] != 0 and not 1e-4 <= options["temperature"] <= 1e4:
     raise UsageError(f"--temperature must be 0, or from 0.0001 to 10000, got {options['temperature']}")

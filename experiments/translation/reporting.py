@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from experiments.cli import tables
+from experiments.cli.messages import escape_controls
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.translation.evaluate import Metric, evaluate
@@ -73,9 +74,11 @@ def show_translations(translator: Translator) -> None:
   examples = select_examples(translator)
   hypotheses = translator.n_best([example.source for example in examples], with_attention=False)
   for example, (best, *_) in zip(examples, hypotheses, strict=True):
-    print(f"\n  source       {example.source_text}\n  translation  {best.text}")
+    texts = example.source_text, best.text, example.target_text
+    source, translation, reference = map(escape_controls, texts)
+    print(f"\n  source       {source}\n  translation  {translation}")
     is_correct = normalize(best.text) == normalize(example.target_text)  # like exact match
-    print("  (correct)" if is_correct else f"  reference    {example.target_text}")
+    print("  (correct)" if is_correct else f"  reference    {reference}")
 
 
 def select_examples(translator: Translator) -> list[Example]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from configs import base
 from experiments.cli.errors import Preempted, TrainingDiverged
+from experiments.cli.messages import counted, escape_controls
 from experiments.cli.signals import stop_requests
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
@@ -99,7 +100,7 @@ def train(
         previous_norm = gradient_norm
         (B, S), T = batch.sources.shape, batch.targets.shape[1]
         with (
-          progress.compiling(f"{B} pairs of {S} and {T} tokens"),
+          progress.compiling(f"{counted(B, 'pair')} of {S} and {T} tokens"),
           jax.profiler.StepTraceAnnotation("train", step_num=step),
         ):
           state, gradient_norm = train_step(state, place_batch(batch, spec.mesh), dropout_rng)
@@ -126,7 +127,7 @@ def train(
           metrics.write(
             step, {f"{task.validation_split}/{metric}": value for metric, value in values.items()}
           )
-          progress.print(f"step {step:,}, {task.validation_split}: {summary(values)}")
+          progress.print(f"step {step:,}, {escape_controls(task.validation_split)}: {summary(values)}")
           with progress.paused("writing checkpoints"):
             checkpoints.save(
               step, state, batches.get_state(), broadcast_primary(values[config.train.best_metric])

@@ -243,7 +243,13 @@ class Translator:
     for indices, batch in self._batches(pairs):
       scored_batch = batch if self.train_eos else remove_eos(batch)
       banned_ids = self._banned_ids(allow_eos=self.decode_options.allow_eos)
-      losses, weights = decoding.score(self.params, scored_batch, model=self.model, banned_ids=banned_ids)
+      losses, weights = decoding.score(
+        self.params,
+        scored_batch,
+        model=self.model,
+        banned_ids=banned_ids,
+        with_weights=with_attention,
+      )
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)
       for row, i in enumerate(indices):
@@ -253,7 +259,7 @@ class Translator:
         if not (np.isfinite(losses[row]) and is_finite):
           raise TrainingDiverged(_NOT_FINITE.format("loss or attention"))
         num_tokens = T if self.train_eos else T - 1
-        scored[i] = PairScore(-float(losses[row]), num_tokens, pair_weights if with_attention else None)
+        scored[i] = PairScore(-float(losses[row]), num_tokens, pair_weights)
     return [scored[i] for i in range(len(pairs))]
 
   def pair_tokens(

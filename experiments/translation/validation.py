@@ -9,18 +9,15 @@ from attention.models.recurrent_decoder import ATTEND_ORDERS
 from configs import base
 from experiments import tasks
 from experiments.cli import config_fields, plugins
-from experiments.cli.config_fields import ConfigError
+from experiments.cli.config_fields import FRACTIONS, RANGES, ConfigError
 from experiments.tasks import scan_grammar
 from experiments.text.alignments import ALIGNMENT_TOKENS
 from experiments.text.text_processor import TOKENIZATIONS
 from experiments.text.tokenizers import SUBWORD_MODELS
-from experiments.translation.evaluate import CHECKPOINTS, MAX_LENGTH_PENALTY, METRICS, metric_names
+from experiments.translation.evaluate import CHECKPOINTS, METRICS, metric_names
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import DECODERS, DTYPES, ENCODERS, NORMALIZERS
 from experiments.translation.optimizer import SCHEDULES
-
-# Maximum width, number of rows or length. The product of two of them does not overflow in XLA.
-MAX_SIZE = 2**20
 
 _CHOICES = {
   "data.split": scan_grammar.SPLITS,
@@ -41,49 +38,6 @@ _CHOICES_OR_PLUGIN = {  # or a custom component, see plugins.py
   "model.attention": ATTENTION_TYPES,
   "model.normalizer": NORMALIZERS,
 }
-_RANGES = {
-  "seed": (0, 2**32 - 1),
-  "data.scan_max_train_actions": (1, 47),
-  "data.vocabulary_size": (0, MAX_SIZE),
-  "data.source_vocabulary_size": (0, MAX_SIZE),
-  "data.target_vocabulary_size": (0, MAX_SIZE),
-  "data.min_count": (1, MAX_SIZE),
-  "data.max_train_length": (1, MAX_SIZE),
-  "data.num_buckets": (1, MAX_SIZE),
-  "model.embed_dim": (1, MAX_SIZE),
-  "model.features": (1, MAX_SIZE),
-  "model.qk_features": (0, MAX_SIZE),
-  "model.num_layers": (1, MAX_SIZE),
-  "model.num_decoder_layers": (1, MAX_SIZE),
-  "model.num_heads": (1, MAX_SIZE),
-  "model.mlp_dim": (1, MAX_SIZE),
-  "train.num_train_steps": (1, 2**31 - 1),
-  "train.batch_size": (1, MAX_SIZE),
-  "train.grad_accumulation_steps": (1, MAX_SIZE),
-  "train.weight_decay": (0, 1e38),
-  "train.alignment_loss_weight": (0, 1e38),
-  "train.coverage_loss_weight": (0, 1e38),
-  "train.learning_rate": (1e-38, 1e38),
-  "train.grad_clip_norm": (1e-38, 1e38),
-  "train.log_every_steps": (1, 2**31 - 1),
-  "train.eval_every_steps": (1, 2**31 - 1),
-  "train.early_stopping_patience": (0, 2**31 - 1),
-  "train.max_to_keep": (2, MAX_SIZE),
-  "evaluation.num_eval_examples": (0, 2**31 - 1),
-  "evaluation.num_validation_examples": (0, 2**31 - 1),
-  "evaluation.batch_size": (1, MAX_SIZE),
-  "evaluation.max_decode_length": (1, MAX_SIZE),
-  "evaluation.beam_size": (1, MAX_SIZE),
-  "evaluation.length_penalty": (0, MAX_LENGTH_PENALTY),
-}
-_FRACTIONS = (  # in [0, 1)
-  "model.dropout_rate",
-  "model.recurrent_dropout_rate",
-  "model.word_dropout_rate",
-  "train.warmup_fraction",
-  "train.label_smoothing",
-  "train.ema_decay",
-)
 
 
 def validate(config: base.Config, *, imports: bool = True) -> None:
@@ -100,6 +54,7 @@ def validate(config: base.Config, *, imports: bool = True) -> None:
   for name, is_allowed, allowed in _rules(config, imports):
     if not is_allowed:
       raise ConfigError(f"config.{name} must be {allowed}, got {values[name]!r}")
+  _check_used(config.model)
 
 
 def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
@@ -114,9 +69,9 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
   for name, choices in _CHOICES_OR_PLUGIN.items():
     allowed = f"one of {', '.join(choices)}, or a custom component (package.module:Name or file.py:Name)"
     yield name, values[name] in choices or plugins.is_plugin(values[name]), allowed
-  for name, (low, high) in _RANGES.items():
+  for name, (low, high) in RANGES.items():
     yield name, low <= values[name] <= high, f"from {low:,} to {high:,}"
-  for name in _FRACTIONS:
+  for name in FRACTIONS:
     yield name, 0 <= values[name] < 1, "in [0, 1)"
   yield from _data_rules(config, imports)
   yield from _model_rules(config.model)
@@ -150,10 +105,7 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
 
 def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
   is_transformer = "transformer" in (model.encoder, model.decoder)
-  is_recurrent = model.decoder == "recurrent"
   has_heads = is_transformer or model.attention == "multi_head"
-  has_recurrence = is_recurrent or model.encoder == "recurrent"
-  has_normalizer = is_recurrent and model.attention not in ("monotonic", "local", "none")
   multiple_of_heads = f"a multiple of config.model.num_heads={model.num_heads}"
   if is_transformer or (has_heads and not model.qk_features):
     yield "model.features", model.features % model.num_heads == 0, multiple_of_heads
@@ -165,28 +117,41 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
   if model.attention == "multi_head":
     yield "model.qk_features", model.qk_features % model.num_heads == 0, multiple_of_heads
   if plugins.is_plugin(model.normalizer):
-    is_used = has_normalizer and not plugins.is_plugin(model.attention)
-    yield "model.normalizer", is_used, "softmax, since this model does not use it"
+    is_used = _has_normalizer(model) and not plugins.is_plugin(model.attention)
+    yield "model.normalizer", is_used, "softmax, because a custom one has no effect on this model"
+
+
+def _check_used(model: base.Model) -> None:
+  """Raises ConfigError if a field that the model does not use has a value other than the default."""
   if any(map(plugins.is_plugin, (model.encoder, model.decoder, model.attention))):
     return  # custom components may use any field
-  for name, is_used in (
-    ("num_heads", has_heads),
-    ("mlp_dim", is_transformer),
-    ("position_encoding", is_transformer),
-    ("normalize_qk", is_transformer),
-    ("attention", is_recurrent),
-    ("qk_features", is_recurrent and model.attention not in ("bilinear", "local", "none")),
-    ("normalizer", has_normalizer),
-    ("attend_order", is_recurrent),
-    ("input_feeding", is_recurrent),
-    ("embed_dim", has_recurrence),
-    ("residual", has_recurrence),
-    ("layer_norm", has_recurrence),
-    ("recurrent_dropout_rate", has_recurrence),
-  ):
-    default = getattr(base.Model(), name)
-    is_allowed = is_used or getattr(model, name) == default
-    yield f"model.{name}", is_allowed, f"{default} (the default), since this model does not use it"
+  is_transformer = "transformer" in (model.encoder, model.decoder)
+  is_recurrent = model.decoder == "recurrent"
+  has_recurrence = is_recurrent or model.encoder == "recurrent"
+  for name, is_used in {
+    "num_heads": is_transformer or model.attention == "multi_head",
+    "mlp_dim": is_transformer,
+    "position_encoding": is_transformer,
+    "normalize_qk": is_transformer,
+    "attention": is_recurrent,
+    "qk_features": is_recurrent and model.attention not in ("bilinear", "local", "none"),
+    "normalizer": _has_normalizer(model),
+    "attend_order": is_recurrent,
+    "input_feeding": is_recurrent,
+    "embed_dim": has_recurrence,
+    "residual": has_recurrence,
+    "layer_norm": has_recurrence,
+    "recurrent_dropout_rate": has_recurrence,
+  }.items():
+    value, default = getattr(model, name), getattr(base.Model(), name)
+    if not is_used and value != default:
+      raise ConfigError(
+        f"config.model.{name} has no effect on this model; leave it at {default}, got {value!r}"
+      )
+
+
+def _has_normalizer(model: base.Model) -> bool:
+  return model.decoder == "recurrent" and model.attention not in ("monotonic", "local", "none")
 
 
 def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:

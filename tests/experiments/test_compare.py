@@ -18,8 +18,8 @@ REFERENCES = [f"the cat number {i} sees {i % 7} mice and {i % 5} birds" for i in
 WORSE = [line.replace("sees", "has seen") if i % 3 else line for i, line in enumerate(REFERENCES)]
 
 
-def run_folder(folder, seed, attention, bleu):
-  config = base.Config(seed=seed, model=base.Model(attention=attention))
+def run_folder(folder, seed, attention, bleu, **data):
+  config = base.Config(seed=seed, data=base.Data(**data), model=base.Model(attention=attention))
   folder.mkdir()
   workdir.write_config(folder, dataclasses.asdict(config))
   workdir.write_json(folder / "results.json", {"test": {"sentences": 9.0, "bleu": bleu, "loss": 0.5}})
@@ -80,6 +80,45 @@ def test_missing_results_are_errors(tmp_path):
   (folder / "results.json").unlink()
   with pytest.raises(WorkdirError, match="no results yet"):
     compare.group_runs([folder])
+
+
+@pytest.mark.parametrize("value", ["x", None, [1], {}, 10**400])
+def test_damaged_results_are_errors(tmp_path, value):
+  folder = run_folder(tmp_path / "a", 0, "additive", value)
+  finished = run_compare(folder)
+  assert (finished.code, finished.errors.count("\n")) == (2, 1)
+  assert f"{folder / 'results.json'}: expected numbers by split and metric" in finished.errors
+
+
+def test_different_tasks_give_a_warning(tmp_path):
+  files = {"train_file": "a" * 30, "validation_file": "b" * 30}
+  folders = [
+    run_folder(tmp_path / "a", 0, "additive", 40.0),
+    run_folder(tmp_path / "b", 0, "none", 37.0, task="parallel_text", **files),
+  ]
+  finished = run_compare(*folders)
+  line = "the runs are evaluated on different sentences: data.task, data.validation_file differ\n"
+  assert (finished.code, finished.errors) == (0, line)
+  # The fields that differ are too long for the table.
+  assert [row.split()[0] for row in finished.output.splitlines()[2:]] == [*map(str, folders)]
+
+
+def test_moved_data_are_the_same(tmp_path):
+  folders = [
+    run_folder(tmp_path / name, 0, "none", 37.0, task="parallel_text", train_file="a", validation_file=name)
+    for name in "ab"
+  ]
+  assert "data.validation_file" in compare.different_data_warning(folders)
+  for folder in folders:
+    (folder / "launches.jsonl").write_text('{"data": {"data.validation_file": "checksum"}}\n', "utf-8")
+  assert compare.different_data_warning(folders) == ""
+
+
+def test_control_characters_are_escaped(tmp_path):
+  folder = run_folder(tmp_path / "a", 0, "additive", 40.0)
+  workdir.write_json(folder / "results.json", {"te\x1bst": {"bl\x07eu": 1.0}})
+  finished = run_compare(folder, flags=["--split=te\x1bst"])
+  assert finished.output.startswith("split: te\\x1bst\n") and "bl\\x07eu" in finished.output
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_invalid_normalizer_raises(tmp_path, name, message):
 def test_unused_normalizer_raises(fields):
   config = base.Config(model=base.Model(normalizer=f"{FILE}:linear", **fields))
   with pytest.raises(
-    ConfigError, match=r"config\.model\.normalizer must be softmax, since this model does not use it"
+    ConfigError, match=r"config\.model\.normalizer must be softmax, because a custom one has no effect"
   ):
     validate(config)
 

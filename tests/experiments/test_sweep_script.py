@@ -24,6 +24,16 @@ def get_sweep():
 """
 
 
+def test_sweeps_need_a_folder_of_runs(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(FILE, "utf-8")
+  (tmp_path / "config.json").write_text("{}", "utf-8")
+  finished = scripts.run("sweep", f"--config={path}", f"--workdir={tmp_path}")
+  assert finished.code == 2
+  line = f"error: --workdir must be a folder of runs, got {tmp_path}, which is a run itself\n"
+  assert finished.errors == line and not (tmp_path / "logs").exists()
+
+
 @pytest.mark.exhaustive
 def test_interrupted_sweeps_give_equal_results(tmp_path):
   path = tmp_path / "mine.py"
@@ -84,7 +94,7 @@ def test_user_errors_are_one_line(tmp_path):
       [f"--config={path}", "--shard=2/2"],
       "--shard must be INDEX/COUNT with 0 <= INDEX < COUNT, got '2/2'",
     ),
-    ([f"--config={path}", "--num_parallel=0"], "num_parallel=0"),
+    ([f"--config={path}", "--num_parallel=0"], "--num_parallel must be a positive integer, got '0'"),
   ):
     finished = scripts.run("sweep", f"--workdir={tmp_path / 'run'}", *flags)
     assert finished.code == 2 and message in finished.errors, finished

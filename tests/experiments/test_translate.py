@@ -213,7 +213,7 @@ def test_invalid_utf_8_files_are_errors(trained, tmp_path):
 
 def test_missing_files_are_errors(trained, tmp_path):
   path = tmp_path / "gone"
-  assert _error(trained, f"--input={path}") == f"{path}: No such file or directory"
+  assert _error(trained, f"--input={path}") == f"{path}: cannot read the file: No such file or directory"
 
 
 def test_unwritable_outputs_are_errors(trained, source, tmp_path):
@@ -237,7 +237,13 @@ def test_output_must_differ_from_input(trained, source, tmp_path):
   ("flags", "message"),
   [
     (("--text=a\nb",), "--text must be one line; use --input for several lines"),
-    (("--text=a", "--text=b"), "flag --text=b: already defined as a"),
+    (("--text=a", "--text=b"), "--text must be set once, got 'b'"),
+    (("--input=",), "--input must name a file, got none"),
+    (("--text=a", "--replace_unknown", "--dictionary="), "--dictionary must name a file, got none"),
+    (
+      ("--text=a", "--attention_png=no/such/folder/a.png"),
+      "--attention_png must be in an existing folder, got 'no/such/folder/a.png'",
+    ),
     (("--text=a", "--input=a"), "--text and --input must not be set together"),
     (("--output=a",), "--output needs --input"),
     (("--text=a", "--output=a"), "--output needs --input"),

@@ -61,14 +61,17 @@ def test_unknown_flags_suggest_a_flag(tmp_path, flag, line):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("train.num_train_steps=abc", "must be an integer"),
-    ("train.num_train_steps=1.5", "must be an integer"),
-    ("train.learning_rate=fast", "must be a number"),
-    ("data.lowercase=maybe", "must be true or false"),
+    ("config.train.num_train_steps=abc", "--config.train.num_train_steps must be an integer, got 'abc'"),
+    ("config.train.num_train_steps=1.5", "--config.train.num_train_steps must be an integer, got '1.5'"),
+    ("config.train.learning_rate=fast", "--config.train.learning_rate must be a number, got 'fast'"),
+    ("config.data.lowercase=maybe", "--config.data.lowercase must be true or false, got 'maybe'"),
+    ("config.train.batch_size", "--config.train.batch_size needs a value"),
+    ("cpu_devices=257", "--cpu_devices must be from 1 to 256, got '257'"),
+    ("noconfig.data.lowercase=1", "--noconfig.data.lowercase=1 does not take an argument"),
   ],
 )
 def test_invalid_types_name_the_flag(tmp_path, flag, line):
-  assert _train_error(tmp_path, f"--config.{flag}") == f"flag --config.{flag}: {line}"
+  assert _train_error(tmp_path, f"--{flag}") == line
 
 
 @pytest.mark.parametrize(
@@ -168,13 +171,20 @@ def test_unreadable_flag_files_are_errors(tmp_path):
   binary = tmp_path / "binary"
   binary.write_bytes(b"\xd0\xd0")
   for flag, reason in (
-    ("--flagfile=/nowhere", "No such file or directory: '/nowhere'"),
-    (f"--flagfile={tmp_path}", "Is a directory"),
-    (f"--flagfile={binary}", "can't decode byte 0xd0"),
-    ("--flagfile", "--flagfile with no argument"),
+    ("--flagfile=/nowhere", "--flagfile: No such file or directory: '/nowhere'"),
+    (f"--flagfile={tmp_path}", "--flagfile: Is a directory"),
+    (f"--flagfile={binary}", "--flagfile must be a text file in UTF-8, got 'utf-8' codec can't decode"),
+    ("--flagfile", "--flagfile needs a value"),
   ):
     for script in ("train", "evaluate"):
-      assert reason in _error(script, flag)
+      assert _error(script, flag).startswith(reason)
+
+
+def test_configs_must_be_files(tmp_path):
+  example = "a Python file such as configs/toy_translation.py"
+  assert _train_error(tmp_path, "--config=") == f"--config must name {example}, got none"
+  expected = f"{tmp_path}: expected a file, got a folder; --config must name {example}"
+  assert _train_error(tmp_path, f"--config={tmp_path}") == expected
 
 
 def test_long_values_are_truncated(tmp_path):
@@ -236,8 +246,8 @@ def test_config_changes_name_the_fields(tmp_path):
       "got None, 2, None",
     ),
     ("--coordinator=localhost:1", "must be set together"),
-    ("--process_id=-1", "--process_id=-1"),
-    ("--num_processes=0", "--num_processes=0"),
+    ("--process_id=-1", "--process_id must be a non-negative integer, got '-1'"),
+    ("--num_processes=0", "--num_processes must be a positive integer, got '0'"),
   ],
 )
 def test_launch_errors_are_one_line(tmp_path, flag, line):
@@ -266,8 +276,8 @@ def test_cluster_flags_are_checked(tmp_path, coordinator, line):
     (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
     (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
     (["--length_penalty=nan"], "--length_penalty must be from 0 to 10, got nan"),
-    (["--beam_size=0"], "--beam_size=0"),
-    (["--checkpoint=newest"], "best|last"),
+    (["--beam_size=0"], "--beam_size must be from 1 to 1048576, got '0'"),
+    (["--checkpoint=newest"], "--checkpoint must be one of best, last, average, got 'newest'"),
   ],
 )
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
@@ -344,11 +354,11 @@ def test_attention_png_is_checked(tmp_path, flags, line):
   ("flags", "line"),
   [
     ([], "--output must name a file, got none"),
-    (["--num_examples=0"], "the number of examples of toy_translation must be at least 1, got 0"),
-    (["--num_examples=-1"], "--num_examples=-1"),
+    (["--num_examples=0"], "--num_examples must be at least 1 for a task with unlimited sentences, got 0"),
+    (["--num_examples=-1"], "--num_examples must be a non-negative integer, got '-1'"),
     (
       ["--split=training"],
-      "split must be one of train, validation, test, length, composition, got 'training'",
+      "--split must be one of train, validation, test, length, composition, got 'training'",
     ),
     (["--config.train.num_train_stepz=3"], "did you mean --config.train.num_train_steps?"),
   ],
@@ -368,6 +378,15 @@ def test_help_lists_the_flags(script):
   expected += ["--config"] if script in ("train", "export_data") else []
   for flag in expected:
     assert f"{flag}:" in finished.output
+
+
+def test_full_help_gives_ranges():
+  output = " ".join(scripts.run("train", "--helpfull").output.split())
+  assert "--config.model.num_layers: number of encoder layers; from 1 to 1,000" in output
+
+
+def test_control_characters_are_escaped(tmp_path):
+  assert _train_error(tmp_path, "--config=a\x1b[2J.py").startswith(r"a\x1b[2J.py: no such file")
 
 
 def test_long_errors_are_one_line(tmp_path):

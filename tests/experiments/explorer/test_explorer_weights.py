@@ -1,6 +1,8 @@
 """The page for weights from a file: files, errors, all heads, and the search for tokens."""
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -39,7 +41,9 @@ def test_files_become_runs(tmp_path):
 @pytest.mark.parametrize(
   ("arrays", "message"),
   [
-    ({"weights": SELF}, "source and target not found among weights"),
+    ({"weights": SELF}, r"file\.npz has no tokens \(found: weights\)"),
+    ({"weights": SELF, "source": TOKENS}, r"has no target \(found: weights, source\)"),
+    ({}, r"has no weights and no tokens \(found: no arrays\)"),
     ({"weights": SELF, "tokens": TOKENS[1:]}, r"T=6 and S=6 tokens, got shape \(3, 2, 7, 7\)"),
     ({"weights": SELF[0], "tokens": TOKENS}, r"must have axes \[layers heads T S\]"),
     ({"weights": SELF[:0], "tokens": TOKENS}, r"got shape \(0, 2, 7, 7\)"),
@@ -70,12 +74,35 @@ def test_other_files_are_errors(tmp_path):
   broken[200:400] = bytes(200)
   (tmp_path / "broken.npz").write_bytes(broken)
   objects = save(tmp_path / "objects.npz", weights=SELF, tokens=np.array(TOKENS, object))
-  names = "text.npz", "one.npy", "empty.npz", "broken.npz"
+  with zipfile.ZipFile(tmp_path / "members.npz", "w") as file:
+    file.writestr("weights.npy", b"no array")
+  names = "text.npz", "one.npy", "empty.npz", "broken.npz", "members.npz"
   for path in (*map(tmp_path.joinpath, names), objects):
     with pytest.raises(DataError, match=f"{path} must be a file of numpy.savez"):
       weights_file(path)
   with pytest.raises(DataError, match=r"absent\.npz: cannot read the file: No such file"):
     weights_file(tmp_path / "absent.npz")
+
+
+def test_huge_arrays_are_errors(tmp_path):
+  header = io.BytesIO()
+  np.lib.format.write_array_header_1_0(
+    header, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6, 1, 1)}
+  )
+  with zipfile.ZipFile(tmp_path / "huge.npz", "w") as file:
+    file.writestr("weights.npy", header.getvalue())
+  with pytest.raises(DataError, match=r"huge\.npz: the arrays do not fit into memory: Unable to allocate"):
+    weights_file(tmp_path / "huge.npz")
+
+
+def test_counts_have_plurals(tmp_path):
+  run = weights_file(save(tmp_path / "one.npz", weights=np.ones((1, 1, 1, 1)), tokens=["a"]))
+  assert run["summary"] == "1 layer, 1 head, 1 by 1 token"
+
+
+def test_pages_may_have_half_surrogates(tmp_path):
+  run = weights_file(save(tmp_path / "half.npz", weights=np.ones((1, 1, 1, 1)), tokens=["a\ud800"]))
+  assert r"a\ud800" in page({"runs": [run]}).encode("utf-8").decode("utf-8")
 
 
 @pytest.mark.exhaustive

@@ -204,8 +204,8 @@ def test_unusual_text_gives_warnings(tmp_path):
   task = _task(tmp_path, pairs, max_train_length=7)
   task.training_batch(0)
   assert list(task.warnings) == [
-    "6 of 9 training pairs repeat another",
-    "9 of 9 validation pairs are also training pairs, so validation scores may be too high",
+    "training pairs that repeat another: 6 of 9",
+    "validation pairs that are also training pairs: 9 of 9; validation scores may be too high",
   ]
   assert task.max_length == 7
   different_text = _write(tmp_path / "validation.tsv", [("z z", "y")])
@@ -214,7 +214,7 @@ def test_unusual_text_gives_warnings(tmp_path):
   assert list(clean.warnings) == []
   broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation_file=different_text)
   broken.training_batch(0)
-  assert list(broken.warnings) == ["1 of 41 training pairs have control characters, such as U+001B"]
+  assert list(broken.warnings) == ["training pairs with control characters, such as U+001B: 1 of 41"]
 
 
 def test_missing_spaces_give_a_warning(tmp_path):
@@ -259,6 +259,7 @@ def test_skipped_pairs_are_counted(tmp_path):
   assert str(_task(tmp_path, pairs)) == "4 training pairs"
   task = _task(tmp_path, pairs, max_train_length=2)
   assert str(task) == "2 training pairs (2 skipped, longer than config.data.max_train_length=2)"
+  assert str(_task(tmp_path, pairs[:1])) == "1 training pair"
 
 
 def test_batches_depend_on_seed_and_step(tmp_path):

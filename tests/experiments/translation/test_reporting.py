@@ -96,6 +96,15 @@ def test_translations_are_printed(capsys):
   ]
 
 
+def test_control_characters_are_escaped(capsys, monkeypatch):
+  (example, *_) = reporting.select_examples(FakeTranslator())
+  example = example._replace(source_text="a\x1b[2J", target_text="b\u2028")
+  monkeypatch.setattr(reporting, "select_examples", lambda translator: [example])
+  reporting.show_translations(FakeTranslator())
+  printed = capsys.readouterr().out
+  assert "source       a\\x1b[2J\n" in printed and "reference    b\\u2028\n" in printed
+
+
 @pytest.fixture
 def with_metrics(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:

@@ -70,7 +70,7 @@ def test_fine_tuning_and_replacement(tmp_path):
   assert train(first, "first.tsv").code == 0
   tuned = train(second, "second.tsv", f"--config.init_from={first}")
   assert tuned.code == 0, tuned.errors
-  assert "vocabularies extended by 1 source and 1 target words with new embeddings" in tuned.output
+  assert "vocabularies extended by 1 source word and 1 target word with new embeddings" in tuned.output
   before, after = load(first), load(second)
   for side in ("source", "target"):
     old, new = (getattr(translator.task, side).vocabulary.words for translator in (before, after))
