@@ -13,6 +13,7 @@ from absl import flags
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import output_folder
+from experiments.text.visible import is_blank
 from experiments.translation import decoding_flags, load, run_figures
 
 _WORKDIR = cli.define_workdir(None)
@@ -26,9 +27,9 @@ _OUTPUT = flags.DEFINE_string(
 
 def main() -> None:
   folder = cli.workdir_path(_WORKDIR)
-  if not _TEXT.value:
-    raise UsageError("--text must be the source text, got none")
-  text, output = _TEXT.value, output_folder(_OUTPUT)
+  text, output = _TEXT.value or "", output_folder(_OUTPUT)
+  if is_blank(text):
+    raise UsageError(f"--text must have at least one word, got {text!r}")
   translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
   if _TRANSLATION.value is None:
     (translation,) = translator.translate([text])

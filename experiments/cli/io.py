@@ -82,8 +82,6 @@ def read_bytes(path: pathlib.Path) -> bytes:
   """
   try:
     return path.read_bytes()
-  except IsADirectoryError as error:
-    raise DataError(f"{path}: expected a file, got a folder") from error
   except OSError as error:
     raise DataError(f"{path}: cannot read the file: {error.strerror}") from error
 

@@ -49,6 +49,8 @@ def resolve(field: str, name: str) -> Any:
     ConfigError: if it cannot be imported, or does not exist.
   """
   where, _, attribute = name.rpartition(":")
+  if where.endswith(".py") and not pathlib.Path(where).exists():
+    raise ConfigError(f"config.{field}={name}: cannot read the file: No such file or directory")
   try:
     module = _read(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
   except (Exception, SystemExit) as error:  # custom code may raise anything

@@ -1,11 +1,17 @@
 """Batches of sentence pairs, padded to fixed shapes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID
+
+# Padded lengths are multiples of 16, to limit the number of compilations.
+_LENGTH_MULTIPLE = 16
+
+# Batches of longer sentences have fewer rows.
+_MAX_FULL_LENGTH = 256
 
 
 class Batch(NamedTuple):
@@ -75,6 +81,46 @@ def remove_eos(batch: Batch) -> Batch:
   [[9, 5, 0, 0]]
   """
   return batch._replace(targets=np.where(batch.targets == EOS_ID, PAD_ID, batch.targets))
+
+
+def group_by_length(lengths: Sequence[tuple[int, int]], batch_size: int) -> Iterator[tuple[list[int], int]]:
+  """Yields the indices of the pairs of each batch, sorted by length, and the number of rows.
+
+  A batch has at most `batch_size` rows, and fewer if its longest sentence has more than 256 tokens: the rows
+  need memory of at most the square of the length, for the attention weights.
+
+  Args:
+    lengths: number of source and target tokens of each pair.
+    batch_size: number of rows of a batch of shorter sentences.
+
+  >>> list(group_by_length([(3, 2), (100_000, 1), (4, 4)], batch_size=200))
+  [([0, 2], 200), ([1], 1)]
+  """
+  group: list[int] = []
+  num_rows = longest = 0
+  for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+    longest = max(longest, *lengths[i])
+    if group and len(group) >= _num_rows(longest, batch_size):
+      yield group, num_rows
+      group, longest = [], max(lengths[i])
+    group.append(i)
+    num_rows = _num_rows(longest, batch_size)
+  if group:
+    yield group, num_rows
+
+
+def padded_length(num_tokens: int) -> int:
+  """Returns the length of the rows of a batch whose longest sentence has `num_tokens` tokens, without EOS.
+
+  >>> padded_length(15), padded_length(16)
+  (16, 32)
+  """
+  return round_up(num_tokens + 1, _LENGTH_MULTIPLE)
+
+
+def _num_rows(longest: int, batch_size: int) -> int:
+  factor = max(padded_length(longest) / _MAX_FULL_LENGTH, 1)
+  return max(1, int(batch_size / factor**2))
 
 
 def round_up(length: int, multiple: int) -> int:

@@ -14,7 +14,7 @@ from configs import base
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import DataError, TrainingDiverged
 from experiments.tasks import Task
-from experiments.text.batches import Batch, make_batch, remove_eos, round_up
+from experiments.text.batches import Batch, group_by_length, make_batch, padded_length, remove_eos
 from experiments.text.tokenizers import SubwordTokenizer
 from experiments.text.visible import is_blank
 from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -22,11 +22,8 @@ from experiments.translation import decoding
 from experiments.translation.decoding import DecodeOptions
 from experiments.translation.step import cast
 
-# Padded lengths are multiples of 16, to limit the number of compilations.
-_LENGTH_MULTIPLE = 16
-
-# Batches of longer sentences have fewer rows, so that one very long sentence does not need much memory.
-_MAX_FULL_LENGTH = 256
+# Longest sentence whose weights of all layers and heads are returned.
+_MAX_HEADS_LENGTH = 4_096
 
 _NOT_FINITE = "the {} of the model is not finite; try a smaller config.train.learning_rate"
 
@@ -147,13 +144,24 @@ class Translator:
     Raises:
       TypeError: if `pairs` is not a list of pairs of strings.
       ValueError: if the model is an ensemble.
+      DataError: if a sentence has more than 4,096 tokens.
       TrainingDiverged: if a weight is not finite.
     """
     return self.heads_of_tokens(self.pair_tokens(pairs))
 
   def heads_of_tokens(self, tokens: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Heads]:
-    """Returns the attention weights of `heads` for pairs of token sequences."""
+    """Returns the attention weights of `heads` for pairs of token sequences.
+
+    Raises:
+      DataError: if a sentence has more than 4,096 tokens, whose weights would need gigabytes.
+    """
     self._check_not_ensemble()
+    longest = max((len(side) for pair in tokens for side in pair), default=0)
+    if longest > _MAX_HEADS_LENGTH:
+      raise DataError(
+        f"sentences must have at most {_MAX_HEADS_LENGTH:,} tokens for the attention weights of all heads, "
+        f"got {longest:,}"
+      )
     heads: dict[int, Heads] = {}
     for indices, batch in self._batches(tokens):
       weights = jax.tree.map(np.asarray, decoding.attention_weights(self.params, batch, model=self.model))
@@ -312,35 +320,13 @@ class Translator:
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]
   ) -> Iterator[tuple[list[int], Batch]]:
     """Yields the indices of the pairs of a batch, and the batch."""
-    for indices in self._groups(pairs):
-      lengths = [max(len(pairs[i][side]) for i in indices) for side in (0, 1)]
-      # A batch that is not full repeats its last pair.
-      rows = indices + indices[-1:] * (self._num_rows(max(lengths)) - len(indices))
+    lengths = [(len(source), len(target)) for source, target in pairs]
+    for indices, num_rows in group_by_length(lengths, self.batch_size):
+      rows = indices + indices[-1:] * (num_rows - len(indices))  # repeats the last pair
       sources = [self.task.source.vocabulary.encode(pairs[i][0]) for i in rows]
       targets = [self.task.target.vocabulary.encode(pairs[i][1]) for i in rows]
-      source_length, target_length = map(_padded_length, lengths)
+      source_length, target_length = (padded_length(max(map(len, side))) for side in (sources, targets))
       yield indices, make_batch(sources, targets, source_length=source_length, target_length=target_length)
-
-  def _groups(self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Iterator[list[int]]:
-    """Yields the indices of the pairs of each batch, sorted by length."""
-    group: list[int] = []
-    longest = 0
-    for i in sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1]))):
-      length = max(map(len, pairs[i]))
-      longest = max(longest, length)
-      if len(group) >= self._num_rows(longest):
-        yield group
-        group, longest = [], length
-      group.append(i)
-    if group:
-      yield group
-
-  def _num_rows(self, length: int) -> int:
-    """Returns the number of rows of a batch whose longest sentence has `length` tokens.
-
-    The weights of a row need memory of length**2.
-    """
-    return max(1, self.batch_size * _MAX_FULL_LENGTH**2 // max(_padded_length(length), _MAX_FULL_LENGTH) ** 2)
 
 
 def make_translator(
@@ -379,11 +365,6 @@ def make_translator(
     decode_options=DecodeOptions(**{**defaults, **decode_options}),
     train_eos=config.train.train_eos,
   )
-
-
-def _padded_length(num_tokens: int) -> int:
-  """Returns the length of a row for sentences of at most `num_tokens` tokens and EOS."""
-  return round_up(num_tokens + 1, _LENGTH_MULTIPLE)
 
 
 def _unstack(hypotheses: SearchResult) -> list[SearchResult]:

@@ -431,6 +431,13 @@ def test_runs_on_files_resume(trained_on_files, run):
   assert (folder / "results.json").read_bytes() == results
 
 
+def test_head_weights_need_a_word(trained, tmp_path):
+  finished = scripts.run(
+    "plot_heads", f"--workdir={trained[0]}", "--text= ", f"--output={tmp_path / 'heads'}"
+  )
+  assert (finished.code, finished.errors) == (2, "error: --text must have at least one word, got ' '\n")
+
+
 @pytest.mark.exhaustive
 def test_head_weights_are_written(trained, run, tmp_path):
   output = tmp_path / "heads"

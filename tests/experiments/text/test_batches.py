@@ -1,5 +1,7 @@
 """Tests of experiments/text/batches.py. The ids of PAD, BOS and EOS are 0, 1 and 2."""
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from helpers.model_reference import random_parameters
 
 from configs import base
-from experiments.text.batches import make_batch, round_up
+from experiments.text.batches import group_by_length, make_batch, padded_length, round_up
 from experiments.translation.model import make_model
 
 PAIRS = ([[7, 8], [9, 10, 5, 6]], [[5], [6, 4, 11]])
@@ -95,3 +97,27 @@ def test_padding_rows_add_no_loss(encoder, attention):
 def test_lengths_are_rounded_up():
   assert [round_up(length, 16) for length in (1, 15, 16, 17, 32, 33)] == [16, 16, 16, 32, 32, 48]
   assert round_up(7, 1) == 7
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_long_sentences_are_grouped_alone(side):
+  lengths = [(length, 1)[:: 1 - 2 * side] for length in (2, 100_000, 3, 5)]
+  groups = list(group_by_length(lengths, batch_size=7))
+  assert sorted(i for indices, _ in groups for i in indices) == [0, 1, 2, 3]
+  assert ([1], 1) in groups and all(num_rows == 7 for indices, num_rows in groups if indices != [1])
+
+
+@hypothesis.given(st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 2_000))), st.integers(1, 7))
+def test_groups_have_bounded_memory(lengths, batch_size):
+  groups = list(group_by_length(lengths, batch_size))
+  assert sorted(i for indices, _ in groups for i in indices) == list(range(len(lengths)))
+  for indices, num_rows in groups:
+    longest = padded_length(max(max(lengths[i]) for i in indices))
+    assert len(indices) <= num_rows <= batch_size
+    assert num_rows == 1 or num_rows * longest**2 <= batch_size * max(longest, 256) ** 2
+    assert num_rows == batch_size or longest > 256
+
+
+def test_short_sentences_fill_batches():
+  lengths = [(i % 5, 255 - i % 3) for i in range(10)]
+  assert [len(indices) for indices, _ in group_by_length(lengths, 4)] == [4, 4, 2]

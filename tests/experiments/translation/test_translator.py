@@ -10,13 +10,13 @@ from helpers.model_reference import random_parameters
 
 from configs import base
 from experiments.cli.config_fields import ConfigError
-from experiments.cli.errors import TrainingDiverged
+from experiments.cli.errors import DataError, TrainingDiverged
 from experiments.tasks import Example
+from experiments.text import batches
 from experiments.text.batches import make_batch
 from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
-from experiments.translation import translator as translator_module
 from experiments.translation.decoding import DecodeOptions
 from experiments.translation.model import make_model
 from experiments.translation.step import cast
@@ -198,17 +198,14 @@ def test_untrained_eos_is_not_scored(scored):
     np.testing.assert_allclose(pair.log_probability, full_pair.log_probability - end, rtol=1e-4)
 
 
-@pytest.mark.parametrize("sides", [(0, 1), (1, 0)])
-def test_long_sentences_are_batched_alone(sides):
-  lengths = 2, 100_000, 3, 5
-  pairs = [tuple((("a",) * length, ("x",))[side] for side in sides) for length in lengths]
-  batches = [(indices, batch.sources.shape[0]) for indices, batch in _translator()._batches(pairs)]
-  assert sorted(i for indices, _ in batches for i in indices) == [0, 1, 2, 3]
-  assert ([1], 1) in batches
+def test_weights_of_all_heads_need_shorter_sentences():
+  for pair in ((("a",) * 5_000, ("x",)), (("a",), ("x",) * 5_000)):
+    with pytest.raises(DataError, match=r"must have at most 4,096 tokens .* got 5,000$"):
+      _translator().heads_of_tokens([(("a",), ("x",)), pair])
 
 
 def test_smaller_batches_give_equal_translations(translations, monkeypatch):
-  monkeypatch.setattr(translator_module, "_MAX_FULL_LENGTH", 16)
+  monkeypatch.setattr(batches, "_MAX_FULL_LENGTH", 16)
   shorter = best(_translator(), _sources())
   assert [item.tokens for item in shorter] == [item.tokens for item in translations]
   np.testing.assert_allclose([item.score for item in shorter], [item.score for item in translations], 1e-5)
