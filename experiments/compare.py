@@ -45,9 +45,9 @@ def main() -> None:
   if split not in choices:
     default = "" if _SPLIT.value else " (the default)"
     raise UsageError(f"--split must be one of {', '.join(choices)}, got {split!r}{default}")
-  for warning in [*compare.duplicate_run_warnings(folders), compare.different_data_warning(folders)]:
-    if warning:
-      print(warning, file=sys.stderr)
+  warnings = compare.duplicate_run_warnings(folders)
+  for warning in filter(None, [*warnings, compare.different_data_warning(folders, split)]):
+    print(warning, file=sys.stderr)
   print(f"split: {escape_controls(split)}")
   print(compare.table(groups, split))
   if _SIGNIFICANCE.value:

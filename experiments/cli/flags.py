@@ -37,6 +37,9 @@ _MAX_ERROR_LENGTH = 2_000  # characters
 _REASONS = {
   r"invalid literal for int\(\).*": "an integer",
   r"could not convert string to float.*": "a number",
+  r"Expect argument to be a string or int, found .*": "an integer",
+  r"Expect argument to be a string, int, or float, found .*": "a number",
+  r"flag value must be a string, found .*": "a string",
   r"\('Non-boolean argument.*": "true or false",
   r"\S+ is not an? \w+ in the range \[(.*), (.*)\]": r"from \3 to \4",
   r"\S+ is not (an? .*)": r"\3",

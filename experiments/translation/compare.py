@@ -23,10 +23,10 @@ MIN_SENTENCES = 50
 
 _MAX_NAME_LENGTH = 60  # characters of the name of a group
 
-# Runs that differ in one of these fields are evaluated on different sentences.
-_TEST_FIELDS = (
+# Runs that differ in one of these fields, or in the file of the split, are evaluated on different sentences.
+_DATA_FIELDS = (
   *("data.task", "data.split", "data.scan_max_train_actions", "data.lowercase"),
-  *("data.validation_file", "data.test_file", "evaluation.num_eval_examples"),
+  "evaluation.num_eval_examples",
 )
 
 
@@ -128,19 +128,20 @@ def duplicate_run_warnings(folders: Sequence[pathlib.Path]) -> list[str]:
   ]
 
 
-def different_data_warning(folders: Sequence[pathlib.Path]) -> str:
-  """Returns a warning if runs are evaluated on different sentences, else an empty string."""
-  values = [{name: _value_or_digest(folder, name) for name in _TEST_FIELDS} for folder in folders]
-  different = [name for name in _TEST_FIELDS if len({row[name] for row in values}) > 1]
+def different_data_warning(folders: Sequence[pathlib.Path], split: str) -> str:
+  """Returns a warning if runs have different sentences in a split, else an empty string."""
+  fields = *_DATA_FIELDS, f"data.{split}_file"
+  values = [{name: _value_or_digest(folder, name) for name in fields} for folder in folders]
+  different = [name for name in fields if len({row[name] for row in values}) > 1]
   if not different:
     return ""
-  return f"the runs are evaluated on different sentences: {', '.join(different)} differ"
+  return f"the runs are evaluated on different sentences, because of {', '.join(different)}"
 
 
 def _value_or_digest(folder: pathlib.Path, name: str) -> Any:
-  """Returns a config field of a run. A file is represented by its checksum, since it may have moved."""
+  """Returns a config field of a run, or None. A file has its checksum as value, since it may have moved."""
   launch = provenance.first_launch(folder) or {"data": {}}
-  return launch["data"].get(name, config_fields.flat(read_config(folder))[name])
+  return launch["data"].get(name, config_fields.flat(read_config(folder)).get(name))
 
 
 def table(groups: Groups, split: str) -> str:

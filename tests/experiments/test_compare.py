@@ -91,13 +91,13 @@ def test_damaged_results_are_errors(tmp_path, value):
 
 
 def test_different_tasks_give_a_warning(tmp_path):
-  files = {"train_file": "a" * 30, "validation_file": "b" * 30}
+  files = {"train_file": "a" * 30, "validation_file": "a", "test_file": "b" * 30}
   folders = [
     run_folder(tmp_path / "a", 0, "additive", 40.0),
     run_folder(tmp_path / "b", 0, "none", 37.0, task="parallel_text", **files),
   ]
   finished = run_compare(*folders)
-  line = "the runs are evaluated on different sentences: data.task, data.validation_file differ\n"
+  line = "the runs are evaluated on different sentences, because of data.task, data.test_file\n"
   assert (finished.code, finished.errors) == (0, line)
   # The fields that differ are too long for the table.
   assert [row.split()[0] for row in finished.output.splitlines()[2:]] == [*map(str, folders)]
@@ -108,10 +108,11 @@ def test_moved_data_are_the_same(tmp_path):
     run_folder(tmp_path / name, 0, "none", 37.0, task="parallel_text", train_file="a", validation_file=name)
     for name in "ab"
   ]
-  assert "data.validation_file" in compare.different_data_warning(folders)
+  assert "data.validation_file" in compare.different_data_warning(folders, "validation")
+  assert compare.different_data_warning(folders, "test") == ""
   for folder in folders:
     (folder / "launches.jsonl").write_text('{"data": {"data.validation_file": "checksum"}}\n', "utf-8")
-  assert compare.different_data_warning(folders) == ""
+  assert compare.different_data_warning(folders, "validation") == ""
 
 
 def test_control_characters_are_escaped(tmp_path):

@@ -453,7 +453,7 @@ def test_head_weights_are_written(trained, run, tmp_path):
     assert arrays["target"].tolist() == ["il", "gatto", "rosso"]
   assert _is_png(output / "decoder_heads.png")
   failed = scripts.run("plot_heads", f"--workdir={trained[0]}", "--text=the cat")
-  assert (failed.code, failed.errors) == (2, "error: --output must name a folder such as heads, got none\n")
+  assert (failed.code, failed.errors) == (2, "error: --output must name a folder, got none\n")
 
 
 @pytest.mark.exhaustive

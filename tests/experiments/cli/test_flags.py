@@ -140,6 +140,23 @@ def test_misspelled_fields_suggest_a_field(tmp_path):
   assert _train_error(tmp_path, f"--config={path}") == f"{path}: {message}"
 
 
+@pytest.mark.parametrize(
+  ("field", "value", "allowed"),
+  [
+    ("model.features", "64.0", "an integer"),
+    ("train.learning_rate", "[]", "a number"),
+    ("data.task", "3", "a string"),
+    ("data.lowercase", "'maybe'", "true or false"),
+  ],
+)
+def test_config_files_need_values_of_each_type(tmp_path, field, value, allowed):
+  path = tmp_path / "mine.py"
+  lines = "from configs import base", "def get_config():", "  config = base.Config()"
+  path.write_text("\n".join([*lines, f"  config.{field} = {value}", "  return config", ""]), "utf-8")
+  line = _train_error(tmp_path, f"--config={path}")
+  assert line.startswith(f"--config.{field} must be {allowed}, got ")
+
+
 _FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.features=-1\n"
 
 
