@@ -15,7 +15,6 @@ To judge a change, measure it together with the previous version:
 
 import dataclasses
 import json
-import pathlib
 import sys
 from typing import Any
 
@@ -28,6 +27,7 @@ from experiments.benchmarks.cases import TOLERANCES
 from experiments.benchmarks.suites import SUITES
 from experiments.benchmarks.timing import measure, peak_flops
 from experiments.cli import flags as cli
+from experiments.cli.io import input_path, output_folder
 
 _SUITES = flags.DEFINE_list(
   "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}"
@@ -57,9 +57,7 @@ def main() -> None:
   if "gpu" in _SUITES.value and jax.default_backend() != "gpu":
     raise cli.UsageError(f"--suites=gpu requires a GPU, got {jax.default_backend()}")
   earlier = _earlier_records()
-  folder = pathlib.Path(_OUTPUT.value)
-  if folder.is_file():
-    raise cli.UsageError(f"--output must be a folder, got the file {folder}")
+  folder = output_folder(_OUTPUT)
   folder.mkdir(parents=True, exist_ok=True)
   records: list[dict[str, Any]] = []
   print(report.HEADER)
@@ -88,7 +86,7 @@ def _earlier_records() -> dict[str, list[dict[str, Any]]]:
   """Returns the records of --compare by case. A folder is added to the baselines instead."""
   if _COMPARE.value is None:
     return {}
-  path = pathlib.Path(_COMPARE.value)
+  path = input_path(_COMPARE)
   try:
     if path.is_dir():
       add_version(path)

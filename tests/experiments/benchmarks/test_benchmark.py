@@ -297,7 +297,7 @@ def test_invalid_comparisons_are_errors(content, error, tmp_path):
     (["--suites="], "--suites must name at least one of dot_product, additive"),
     (["--baselines="], "--baselines must name at least one of attention"),
     (["--suites=gpu"], "--suites=gpu requires a GPU, got cpu"),
-    (["--output=README.md"], "--output must be a folder, got the file README.md"),
+    (["--output=README.md"], "--output must be a folder, got the file 'README.md'"),
   ],
 )
 def test_unusable_flags_are_errors(flags, error, tmp_path):
