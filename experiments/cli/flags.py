@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 import runpy
-import signal
 import socket
 import sys
 import warnings
@@ -24,6 +23,7 @@ from configs import base
 from experiments.cli import config_fields, plugins  # noqa: F401 (plugins defines --trust_workdir)
 from experiments.cli.errors import Preempted, UserError
 from experiments.cli.messages import escape_controls
+from experiments.cli.signals import exit_on_signals
 
 _DEFAULT_CONFIG = pathlib.Path(base.__file__).parent / "toy_translation.py"
 _DEFINE: dict[type, Callable[..., flags.FlagHolder]] = {
@@ -163,8 +163,11 @@ def run(main: Callable[[], None], *, uses_cache: bool = True) -> None:
     main: function without arguments.
     uses_cache: use the persistent compilation cache. Set it to False in scripts that measure times.
   """
+  exit_on_signals()
   for stream in (sys.stdout, sys.stderr):
-    stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+    # With line buffering, no output is lost if a signal ends the process.
+    options = {"encoding": "utf-8", "errors": "backslashreplace", "line_buffering": True}
+    stream.reconfigure(**options)  # type: ignore[union-attr]
   logging.set_verbosity(logging.FATAL)  # JAX and orbax also log the errors that they raise
   if not uses_cache:
     jax.config.update("jax_enable_compilation_cache", False)
@@ -207,10 +210,9 @@ def _run(main: Callable[[], None]) -> None:
       raise
     reason = str(error).splitlines() or [type(error).__name__]
     _fail(f"out of memory; try a smaller batch, beam or model: {reason[0]}")
-  except (Preempted, KeyboardInterrupt) as error:
-    preempted = error if isinstance(error, Preempted) else Preempted("stopped", signal.SIGINT)
-    print(preempted, file=sys.stderr)
-    sys.exit(preempted.code)
+  except Preempted as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.code)
 
 
 def _ignore_broken_pipe() -> None:

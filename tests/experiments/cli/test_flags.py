@@ -328,13 +328,6 @@ def test_output_is_utf_8():
   assert (finished.returncode, finished.stdout) == (0, "\u00e8\n".encode())
 
 
-def test_ctrl_c_ends_with_one_line():
-  # A shell starts background programs with SIGINT ignored, and Python keeps that.
-  handled = "signal.signal(signal.SIGINT, signal.default_int_handler)"
-  finished = _run_main(f"(signal := __import__('signal'), {handled}, signal.raise_signal(2))")
-  assert (finished.returncode, finished.stderr) == (130, b"stopped\n")
-
-
 def test_pipes_are_errors(tmp_path):
   os.mkfifo(tmp_path / "pipe")
   line = _train_error(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))

@@ -1,9 +1,14 @@
 """Tests of experiments/cli/signals.py."""
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
+from helpers.scripts import ROOT
 
 from experiments.cli.signals import SIGNALS, stop_requests
 
@@ -32,16 +37,74 @@ def test_signals_work_with_closed_streams():
     os.close(writer)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_second_ctrl_c_stops(number):
+# The main thread is in one C function, in which Python runs no handlers, as when XLA compiles a step.
+_BLOCK = "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)"
+_STOPPING = f"with stop_requests():\n  print('started', flush=True)\n  {_BLOCK}"
+_EXITING = f"exit_on_signals()\nprint('started', flush=True)\n{_BLOCK}"
+
+
+@contextlib.contextmanager
+def _started(*arguments, **environment):
+  """Yields a Python process that has printed one line."""
   before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background
+  process = subprocess.Popen(
+    [sys.executable, *arguments],
+    cwd=ROOT,
+    env={**os.environ, **environment},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  signal.signal(signal.SIGINT, before)
   try:
-    with stop_requests():
-      os.kill(os.getpid(), number)
-      with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+    assert process.stdout.readline() == "started\n"
+    yield process
   finally:
-    signal.signal(signal.SIGINT, before)
+    process.kill()
+    process.communicate()
+
+
+def _send(process, number):
+  """Returns the exit code and the errors of a process after a signal."""
+  process.send_signal(number)
+  _, errors = process.communicate(timeout=60)
+  return process.returncode, errors
+
+
+def _program(text):
+  return "-c", f"from experiments.cli.signals import exit_on_signals, stop_requests\n{text}"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_blocked_programs(number, code):
+  with _started(*_program(_EXITING)) as process:
+    assert _send(process, number) == (code, "stopped\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_second_signal_ends_blocked_programs(number, code):
+  with _started(*_program(_STOPPING)) as process:
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr.readline() == "stopping; press Ctrl-C again to stop immediately\n"
+    process.send_signal(signal.SIGTERM)  # at once, like `timeout`, so it is the same request
+    time.sleep(0.6)
+    assert process.poll() is None
+    assert _send(process, number) == (code, "stopped\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_imports(tmp_path, number, code):
+  (tmp_path / "jax.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(60)\n", "utf-8")
+  with _started("-m", "experiments.compare", PYTHONPATH=str(tmp_path)) as process:
+    assert _send(process, number) == (code, "stopped\n")
+
+
+def test_signals_in_callbacks_are_not_lost():
+  # Python only prints exceptions of a finalizer, like JAX those of its garbage collection.
+  text = "class Object:\n  def __del__(self):\n    __import__('signal').raise_signal(2)\n"
+  with _started(*_program(f"exit_on_signals()\nprint('started')\n{text}Object()\n{_BLOCK}")) as process:
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "stopped\n")
 
 
 def test_handlers_are_restored():
