@@ -4,7 +4,7 @@
     checkpoints/200/sha256   checksum of each file; check with `sha256sum --check sha256`
 
 orbax renames a checkpoint when it is complete. A checkpoint without `sha256`, because the run was killed
-before it was written, is used without a check.
+before it was written, is used without a check if orbax can restore it.
 """
 
 import contextlib
@@ -72,26 +72,18 @@ class Checkpoints(contextlib.AbstractContextManager):
     if self._folder.exists() and not self._folder.is_dir():
       raise CheckpointError(f"{self._folder}: expected a folder, got a file")
     self._higher_is_better, self._keep, self._read_only = higher_is_better, keep, read_only
-    options = ocp.CheckpointManagerOptions(
-      create=False,
-      cleanup_tmp_directories=not read_only,
-      enable_async_checkpointing=False,
-      preservation_policy=self,
-      save_root_metadata=False,
-      todelete_subdir=_DELETED,
-    )
-    self._manager = ocp.CheckpointManager(self._folder, options=options)
+    self._manager: ocp.CheckpointManager | None = None
     self._records: dict[int, dict[str, Any]] = {}
     self._damaged: dict[int, str] = {}
-    for step in self._manager.all_steps():
-      if damage := _damage(self._folder / str(step), _METADATA):
-        self._damaged[step] = damage
-      else:
-        text = (self._folder / str(step) / _METADATA).read_text("utf-8")
-        self._records[step] = json.loads(text)["custom_metadata"]  # the reader of orbax would open all arrays
+    for path in [path for path in self._folder.glob("*") if path.name.isdecimal() and path.is_dir()]:
+      try:
+        self._records[int(path.name)] = _read_record(path)
+      except CheckpointError as error:
+        self._damaged[int(path.name)] = str(error)
 
   def __exit__(self, *_) -> None:
-    self._manager.close()
+    if self._manager:
+      self._manager.close()
 
   def latest_step(self) -> int | None:
     """Returns the step of the newest checkpoint, or None if there is none."""
@@ -135,7 +127,8 @@ class Checkpoints(contextlib.AbstractContextManager):
       self._folder.mkdir(parents=True, exist_ok=True)
       args = ocp.args.StandardSave(state)
       with _quiet():
-        self._manager.save(step, args=args, custom_metadata=self._records[step], force=True)
+        manager = self._manager = self._manager or self._make_manager()
+        manager.save(step, args=args, custom_metadata=self._records[step], force=True)
       if is_primary():
         lines = (f"{checksum}  {name}\n" for name, checksum in _checksums(path).items())
         write_text(path / _CHECKSUMS, "".join(lines))
@@ -146,7 +139,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         raise CheckpointError(f"cannot write the checkpoint of step {step}: {reason}; {previous}") from error
       raise
     wait_for_all()  # until the checksums are written
-    self._records = {kept: self._records[kept] for kept in self._manager.all_steps()}
+    self._records = {kept: self._records[kept] for kept in manager.all_steps()}
 
   def restore(self, target: Any, step: int | None = None) -> Checkpoint | None:
     """Restores a checkpoint. Returns None if there are no checkpoints.
@@ -167,22 +160,48 @@ class Checkpoints(contextlib.AbstractContextManager):
     for candidate in sorted(steps, key=lambda candidate: candidate != step):
       if candidate in self._damaged or not self._check_undamaged(candidate):
         continue
+      state = self._restore_state(candidate, target)
+      if state is None:
+        continue
       for damaged, reason in sorted(self._damaged.items(), reverse=True):
         if is_primary():
           warning = f"checkpoint of step {damaged} is damaged ({reason}); using step {candidate}"
           print(warning, file=sys.stderr, flush=True)
         self._move_aside(damaged)
       self._damaged = {}
-      record = self._records[candidate]
-      _check_same_arrays(self._folder / str(candidate), record["arrays"], _arrays(target))
-      args = ocp.args.StandardRestore(jax.tree.map(_with_sharding, target))
-      return Checkpoint(candidate, self._manager.restore(candidate, args=args), record["position"])
+      return Checkpoint(candidate, state, self._records[candidate]["position"])
     if steps:
       listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in sorted(self._damaged.items()))
       raise CheckpointError(
         f"{self._folder}: all checkpoints are damaged ({listed}); move the folder away to train from scratch"
       )
     return None
+
+  def _make_manager(self) -> ocp.CheckpointManager:
+    """Returns the manager of orbax, which cannot be created if a checkpoint is damaged."""
+    options = ocp.CheckpointManagerOptions(
+      create=False,
+      cleanup_tmp_directories=not self._read_only,
+      enable_async_checkpointing=False,
+      preservation_policy=self,
+      save_root_metadata=False,
+      todelete_subdir=_DELETED,
+    )
+    return ocp.CheckpointManager(self._folder, options=options)
+
+  def _restore_state(self, step: int, target: Any) -> Any:
+    """Returns the state of a checkpoint, or None if it has no checksums and cannot be restored."""
+    path = self._folder / str(step)
+    try:
+      _check_same_arrays(path, self._records[step]["arrays"], _arrays(target))
+      with _quiet(), ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(path / "default", jax.tree.map(_with_sharding, target))
+    except Exception as error:  # orbax and tensorstore raise many types
+      if (path / _CHECKSUMS).exists():
+        raise
+      self._damaged[step] = f"it has no {_CHECKSUMS} and cannot be restored: {type(error).__name__}"
+      del self._records[step]
+      return None
 
   def _rank(self, step: int) -> tuple[int, float, int]:
     score = self._records[step]["score"]
@@ -209,7 +228,22 @@ class Checkpoints(contextlib.AbstractContextManager):
       target.parent.mkdir(exist_ok=True)
       shutil.move(self._folder / str(step), target)
     wait_for_all()
-    self._manager.reload()
+
+
+def _read_record(path: pathlib.Path) -> dict[str, Any]:
+  """Returns what `Checkpoints.save` stored about a checkpoint. The reader of orbax would open all arrays.
+
+  Raises:
+    CheckpointError: if it is damaged.
+  """
+  if damage := _damage(path, _METADATA):
+    raise CheckpointError(damage)
+  try:
+    record = json.loads((path / _METADATA).read_text("utf-8"))["custom_metadata"]
+    score = None if record["score"] is None else float(record["score"])
+    return {"position": dict(record["position"]), "score": score, "arrays": dict(record["arrays"])}
+  except (OSError, ValueError, LookupError, TypeError) as error:
+    raise CheckpointError(f"{_METADATA} cannot be read") from error
 
 
 def _damage(path: pathlib.Path, *names: str) -> str:

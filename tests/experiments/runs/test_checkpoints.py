@@ -134,6 +134,54 @@ def test_any_damage_is_detected(tmp_path, capfd):
   assert detected >= {(name, kind) for name in names for kind in ("deleted", "truncated", "flipped")}
 
 
+def _empty(folder):
+  shutil.rmtree(folder)
+  folder.mkdir()
+
+
+@pytest.mark.parametrize(
+  ("damage", "reason"),
+  [
+    (_empty, f"{_METADATA} cannot be read"),
+    (lambda folder: (folder / _METADATA).write_bytes(b"\xff"), f"{_METADATA} has changed"),
+    (lambda folder: (folder / _METADATA).write_text("[]"), f"{_METADATA} has changed"),
+  ],
+)
+def test_damaged_folders_are_skipped(tmp_path, capfd, damage, reason):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.5, 200: 0.25})
+  damage(folder / "200")
+  with open_checkpoints(folder) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 100)
+    assert capfd.readouterr().err == f"checkpoint of step 200 is damaged ({reason}); using step 100\n"
+    checkpoints.save(300, state_of(300), {}, None)
+  assert steps_in(folder) == [100, 300]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "reason"),
+  [
+    (_METADATA, "[]", f"{_METADATA} cannot be read"),
+    (_METADATA, '{"custom_metadata": null}', f"{_METADATA} cannot be read"),
+    (_METADATA, '{"custom_metadata": {"position": {}, "score": null, "arrays": {}}}', "CheckpointError"),
+    ("default/_METADATA", "{", "JSONDecodeError"),
+    ("default/manifest.ocdbt", "", "ValueError"),
+  ],
+)
+def test_damage_without_checksums_is_detected(tmp_path, capfd, name, content, reason):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.5, 200: 0.25})
+  (folder / "200" / "sha256").unlink()
+  with open_checkpoints(folder, read_only=True) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 200)
+  (folder / "200" / name).write_text(content)
+  with open_checkpoints(folder, read_only=True) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 100)
+  warning = capfd.readouterr().err
+  assert warning.startswith("checkpoint of step 200 is damaged (")
+  assert warning.endswith(f"{reason}); using step 100\n") and warning.count("\n") == 1
+
+
 def test_damaged_best_is_replaced(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.9, 300: 0.1, 400: 0.2})
