@@ -130,10 +130,11 @@ def read_results(folder: pathlib.Path) -> dict[str, dict[str, float]]:
   return results
 
 
-def keep_results(folder: pathlib.Path, name: str) -> None:
-  """Renames the results of a run that is extended to results.NAME.json."""
-  with contextlib.suppress(FileNotFoundError):
-    (folder / "results.json").rename(folder / f"results.{name}.json")
+def keep_results(folder: pathlib.Path) -> None:
+  """Renames the results of a run that is extended to results.N_steps.json, where N is its last step."""
+  if records := read_metrics(folder):
+    with contextlib.suppress(FileNotFoundError):
+      (folder / "results.json").rename(folder / f"results.{records[-1]['step']}_steps.json")
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

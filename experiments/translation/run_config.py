@@ -90,7 +90,8 @@ def data_files(config: base.Config, *splits: str) -> dict[str, str]:
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   """Raises WorkdirError if the folder has a run with a different config. The error lists the fields.
 
-  A run may get more steps if that does not change the learning rates of its first steps.
+  A run may get more steps if that does not change the learning rates of its first steps, and another
+  patience.
   """
   if not workdir.has_run(folder):
     workdir.check_no_leftovers(folder)
@@ -100,7 +101,9 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   different = [
     name
     for name in values
-    if values[name] != run_values[name] and not _is_same_file(folder, name, run_values[name], values[name])
+    if name != "train.early_stopping_patience"
+    and values[name] != run_values[name]
+    and not _is_same_file(folder, name, run_values[name], values[name])
   ]
   if not different:
     return
@@ -158,7 +161,7 @@ def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Langua
     workdir.write_config(folder, dataclasses.asdict(config))
     return
   run_config = read_config(folder)
-  if run_config.train.num_train_steps != config.train.num_train_steps:
-    workdir.keep_results(folder, f"{run_config.train.num_train_steps}_steps")
+  if run_config.train != config.train:
+    workdir.keep_results(folder)
   if run_config != config:
     workdir.write_config(folder, dataclasses.asdict(config))

@@ -21,6 +21,7 @@ from experiments.runs.sharding import check_equal_device_counts, local_rows, mak
 from experiments.tasks import Task, make_task, read_languages, vocabulary_words
 from experiments.tasks.parallel_text import ParallelText
 from experiments.translation.evaluate import evaluate, load_custom_metrics
+from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_task_model
 from experiments.translation.restore import check_warm_start
 from experiments.translation.run_config import (
@@ -28,6 +29,7 @@ from experiments.translation.run_config import (
   custom_components,
   data_files,
   inherited_languages,
+  read_config,
   training_components,
   write_run,
 )
@@ -62,6 +64,7 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
       launch["vocabularies"] = provenance.vocabulary_digest(vocabulary_words(task))
       spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
       _check_data(config, folder, task, spec)
+      _check_not_stopped(config, folder, task)
       if is_primary():
         exits.enter_context(workdir.workdir_lock(folder))
         check_same_config(folder, config)  # another process may have started a run meanwhile
@@ -85,6 +88,30 @@ def _check_data(config: base.Config, folder: pathlib.Path, task: Task, spec: Tra
   task.training_batch(0)
   for split in (task.validation_split, *task.splits):
     task.examples(split, 1)
+
+
+def validations_since_best(config: base.Config, folder: pathlib.Path, task: Task) -> int:
+  """Returns the number of validations after the best one, by `config.train.best_metric`."""
+  metric = config.train.best_metric
+  name = f"{task.validation_split}/{metric}"
+  scores = [record[name] for record in workdir.read_metrics(folder) if name in record]
+  if not scores:
+    return 0
+  best = np.argmax(scores) if HIGHER_IS_BETTER[metric] else np.argmin(scores)
+  return len(scores) - 1 - int(best)
+
+
+def _check_not_stopped(config: base.Config, folder: pathlib.Path, task: Task) -> None:
+  """Raises WorkdirError if a run gets more steps, but would stop early before the first of them."""
+  patience = config.train.early_stopping_patience
+  if not (patience and workdir.has_run(folder)):
+    return
+  since_best = validations_since_best(config, folder, task)
+  if since_best >= patience and config.train.num_train_steps > read_config(folder).train.num_train_steps:
+    raise workdir.WorkdirError(
+      f"{folder} stopped early, after {since_best} validations without improvement; to train it longer, set "
+      f"--config.train.early_stopping_patience to 0 or more than {since_best}, got {patience}"
+    )
 
 
 def _check_custom_components(config: base.Config, task: Task, spec: TrainSpec) -> None:

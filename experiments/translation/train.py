@@ -6,7 +6,6 @@ from typing import Any
 
 import grain
 import jax
-import numpy as np
 
 from configs import base
 from experiments.cli.errors import Preempted, TrainingDiverged
@@ -20,10 +19,9 @@ from experiments.runs.sharding import fetch_local, local_rows, place_batch, repl
 from experiments.tasks import Task
 from experiments.text.batches import Batch, remove_eos
 from experiments.translation.evaluate import evaluate, load_custom_metrics, summary
-from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.optimizer import learning_rate
 from experiments.translation.restore import open_checkpoints, select_params, warm_start
-from experiments.translation.run_setup import open_run
+from experiments.translation.run_setup import open_run, validations_since_best
 from experiments.translation.step import (
   TrainSpec,
   TrainState,
@@ -189,15 +187,12 @@ def _should_stop_early(config: base.Config, folder: pathlib.Path, task: Task) ->
   metric, patience = config.train.best_metric, config.train.early_stopping_patience
   if not patience:
     return False
-  name, since_best = f"{task.validation_split}/{metric}", 0
-  if is_primary():
-    scores = [record[name] for record in workdir.read_metrics(folder) if name in record]
-    if scores:
-      best = np.argmax(scores) if HIGHER_IS_BETTER[metric] else np.argmin(scores)
-      since_best = len(scores) - 1 - int(best)
-  since_best = int(broadcast_primary(since_best))
+  since_best = int(broadcast_primary(validations_since_best(config, folder, task) if is_primary() else 0))
   if since_best >= patience:
-    print_primary(f"early stopping: {name} has not improved for {since_best} validations")
+    print_primary(
+      f"early stopping: {task.validation_split}/{metric} has not improved for {since_best} validations; to "
+      "train longer, set a larger --config.train.early_stopping_patience"
+    )
   return since_best >= patience
 
 
