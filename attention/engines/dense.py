@@ -12,7 +12,7 @@ from attention.arrays.shapes import with_rank
 from attention.engines.attention_inputs import Inputs
 from attention.engines.masking import finish_rows
 from attention.engines.rows import one_tile
-from attention.engines.softmax import logsumexp
+from attention.engines.softmax import logsumexp, pair_weights
 
 
 class AttentionOutput(NamedTuple):
@@ -48,8 +48,7 @@ def dense(
   scores = jnp.broadcast_to(scores, shape)
   tile, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
   state = inputs.normalizer.row_state(rows)
-  # Most masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
-  weights = jnp.where(tile.valid, inputs.normalizer.weights(tile, state), 0)
+  weights = pair_weights(inputs.normalizer, tile, state)
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
   weights = finish_rows(row_max, weights)
   return AttentionOutput(

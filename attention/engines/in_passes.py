@@ -17,6 +17,7 @@ from attention.arrays.pytrees import combine
 from attention.engines.attention_inputs import Inputs
 from attention.engines.masking import finish_rows, mask_value
 from attention.engines.rows import ScoreRows, ScoreTile, score_tile
+from attention.engines.softmax import pair_weights
 from attention.engines.tiles import Operands, nonzero_tangents, over_tiles, scan_key_blocks
 from attention.engines.tiling import TilingPlan
 
@@ -64,8 +65,7 @@ def attend_to_keys(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
 
   def attend_to_tile(carry: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
     row_max, state, context = carry
-    # Most masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
-    weights = jnp.where(tile.valid, inputs.normalizer.weights(tile, state), 0)
+    weights = pair_weights(inputs.normalizer, tile, state)
     context = context + jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
     return jnp.maximum(row_max, tile_max), inputs.normalizer.next_state(tile, state), context
 

@@ -70,6 +70,22 @@ class Normalizer(NamedAxes):
     return state
 
 
+def pair_weights(normalizer: Normalizer, tile: ScoreTile, state: Any) -> jax.Array:
+  """Returns the weights of a tile, 0 for invalid pairs.
+
+  Raises:
+    ValueError: if the normalizer returns weights of another shape.
+  """
+  weights, pairs = normalizer.weights(tile, state), tile.scores.shape
+  if weights is None or not broadcasts_to(jnp.shape(weights), pairs):
+    got = "None" if weights is None else f"shape {jnp.shape(weights)}"
+    raise ValueError(
+      f"{type(normalizer).__name__}.weights must return weights [... T S] = {pairs}, got {got}"
+    )
+  # Most masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
+  return jnp.where(tile.valid, weights, 0)
+
+
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Softmax(Normalizer):

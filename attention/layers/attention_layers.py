@@ -44,7 +44,7 @@ class SingleHeadAttention(nn.Module, kw_only=True):
 
   def score(self, queries: jax.Array, keys: jax.Array) -> Score:
     """Returns the score function for projected queries and keys."""
-    raise NotImplementedError
+    raise NotImplementedError(f"{type(self).__name__} must define score(queries, keys)")
 
   def __call__(
     self,

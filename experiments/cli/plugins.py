@@ -71,7 +71,7 @@ def build(field: str, name: str, *arguments: Any) -> Any:
   function = resolve(field, name)
   try:
     return function(*arguments)
-  except Exception as error:  # custom code may raise anything
+  except (Exception, SystemExit) as error:  # custom code may raise anything
     raise ConfigError(f"config.{field}={name}: {format_error(error)}") from error
 
 
@@ -79,7 +79,7 @@ def format_error(error: BaseException) -> str:
   """Returns an error as one line, with its last location in the file of a custom component."""
   frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _FILES]
   where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-  return f"{type(error).__name__}: {error}{where}"
+  return f"{type(error).__name__}: {error}".removesuffix(": ") + where
 
 
 def defining_files(components: Mapping[str, str]) -> dict[str, str]:

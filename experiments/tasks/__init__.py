@@ -15,6 +15,7 @@ from experiments.tasks.task import (
   write_languages,
 )
 from experiments.tasks.toy_translation import ToyTranslation
+from experiments.text.text_processor import TextProcessor
 
 __all__ = [
   "Example",
@@ -54,7 +55,20 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
       f"config.data.task={config.data.task} must return a task (see experiments.tasks.Task) with "
       f"{', '.join(_TASK_ATTRIBUTES)}, got one without {', '.join(missing)}"
     )
+  for name, is_valid, allowed in (
+    ("splits", _is_names(task.splits), "a tuple of at least one name"),
+    ("validation_split", isinstance(task.validation_split, str), "a name"),
+    ("source", isinstance(task.source, TextProcessor), "a TextProcessor"),
+    ("target", isinstance(task.target, TextProcessor), "a TextProcessor"),
+  ):
+    if not is_valid:
+      value = getattr(task, name)
+      raise ConfigError(f"config.data.task={config.data.task}: {name} must be {allowed}, got {value!r:.80}")
   return task
+
+
+def _is_names(value: object) -> bool:
+  return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 def task_class(data: base.Data) -> type[Task]:

@@ -36,9 +36,15 @@ def _custom_metric(name: str) -> Metric:
 
   def checked_metric(*inputs: Any) -> float:
     try:
-      return float(metric(*inputs))
-    except Exception as error:  # custom code may raise anything
+      value = metric(*inputs)
+    except (Exception, SystemExit) as error:  # custom code may raise anything
       raise ConfigError(f"config.evaluation.custom_metrics={name}: {plugins.format_error(error)}") from error
+    try:
+      return float(value)
+    except (TypeError, ValueError) as error:
+      raise ConfigError(
+        f"config.evaluation.custom_metrics={name} must return a number, got {value!r:.80}"
+      ) from error
 
   return checked_metric
 

@@ -84,7 +84,8 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder of a config."""
   if plugins.is_plugin(config.encoder):
-    return _make_custom("encoder", config.encoder, config, vocabulary_size)
+    encoder = _make_custom("encoder", config.encoder, config, vocabulary_size)
+    return _check_methods("encoder", config.encoder, encoder, ("__call__",), "attention.models.Seq2Seq")
   options: dict[str, Any] = {"num_layers": config.num_layers}
   if config.encoder == "transformer":
     options |= _fields(config, _TRANSFORMER)
@@ -118,7 +119,8 @@ def _make_custom(field: str, name: str, *arguments: Any) -> Any:
 
 def _check_methods(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:
   """Returns a custom module. Raises ConfigError if it does not have all methods."""
-  if not all(callable(getattr(module, method, None)) for method in methods):
+  has_methods = all(callable(getattr(module, method, None)) for method in methods)
+  if not (isinstance(module, nn.Module) and has_methods):
     raise ConfigError(
       f"config.model.{field}={name} must return a Flax module with the methods {', '.join(methods)} "
       f"(see {see}), got {type(module).__name__}"

@@ -293,6 +293,31 @@ def test_too_many_score_rows_raise(implementation):
     attention.attend(ManyRows(), query, keys, keys, implementation=implementation)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Unfinished(attention.Normalizer):
+  def weights(self, tile, state):
+    return None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RowSums(attention.Normalizer):
+  def weights(self, tile, state):
+    return tile.scores.sum(-1)
+
+
+@mostly_blockwise
+@pytest.mark.parametrize(("normalizer", "got"), [(Unfinished(), "None"), (RowSums(), r"shape \(3,\)")])
+def test_weights_of_other_shapes_raise(normalizer, got, implementation):
+  queries, keys = jnp.ones((3, 2)), jnp.ones((5, 2))
+  name = type(normalizer).__name__
+  with pytest.raises(ValueError, match=rf"{name}.weights must return weights .* = \(3, 5\), got {got}"):
+    attention.scaled_dot_product_attention(
+      queries, keys, keys, normalizer=normalizer, implementation=implementation
+    )
+
+
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class WithKeyFeature(attention.Score):

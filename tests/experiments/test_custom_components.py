@@ -321,7 +321,7 @@ FAILING = {
   "metric_is_text": (
     "evaluation.custom_metrics",
     "def Part(*_):\n  return 'good'",
-    "could not convert string to float: 'good'",
+    "must return a number, got 'good'",
   ),
   "metric_arguments": (
     "evaluation.custom_metrics",
