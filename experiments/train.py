@@ -16,13 +16,16 @@ from absl import flags
 
 from configs import base
 from experiments.cli import flags as cli
-from experiments.runs.multihost import is_primary, wait_for_all
+from experiments.runs.multihost import exit_with_others, is_primary, wait_for_all
 from experiments.runs.sharding import set_cpu_device_count
 from experiments.runs.workdir import workdir_lock
 from experiments.translation import reporting
 from experiments.translation.evaluate import load_custom_metrics
 from experiments.translation.train import train
 from experiments.translation.translator import Translator
+
+# JAX ends all processes if one has sent no heartbeat for this time, also if a device waits for it.
+_HEARTBEAT_SECONDS = 30
 
 cli.define_config()
 _WORKDIR = cli.define_workdir("runs/toy_translation", "folder of the run")
@@ -59,11 +62,12 @@ def main() -> None:
   _initialize_distributed()
   if _CPU_DEVICES.value and jax.default_backend() != "cpu":
     raise cli.UsageError(f"--cpu_devices needs the CPU backend, got {jax.devices()[0].device_kind}")
-  translator = train(config, folder, fsdp_size=_FSDP_SIZE.value, profile=profile)
-  if is_primary():
-    with workdir_lock(folder):  # the run is not finished before its results are written
-      _report(folder, translator, config.evaluation)
-  wait_for_all()
+  with exit_with_others():
+    translator = train(config, folder, fsdp_size=_FSDP_SIZE.value, profile=profile)
+    if is_primary():
+      with workdir_lock(folder):  # the run is not finished before its results are written
+        _report(folder, translator, config.evaluation)
+    wait_for_all()
 
 
 def _parse_profile(text: str | None) -> tuple[int, int] | None:
@@ -100,7 +104,7 @@ def _initialize_distributed() -> None:
   # The training loop handles SIGTERM. The preemption service of JAX would ignore it.
   jax.config.update("jax_enable_preemption_service", False)
   try:
-    jax.distributed.initialize(coordinator, count, index)
+    jax.distributed.initialize(coordinator, count, index, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
   except (RuntimeError, ValueError) as error:
     raise cli.UsageError(f"--coordinator: cannot connect to {_COORDINATOR.value!r}: {error}") from error
 

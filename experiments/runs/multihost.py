@@ -1,14 +1,20 @@
 """Coordination of several processes. With a single process, all functions are trivial."""
 
+import atexit
+import contextlib
 import hashlib
 import json
+import os
+import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments.cli.errors import UserError
+from experiments.cli.errors import Preempted, UserError
 
 
 class ProcessError(UserError):
@@ -44,6 +50,42 @@ def wait_for_all() -> None:
   """Waits until all processes have called it."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices("wait_for_all")
+
+
+@contextlib.contextmanager
+def exit_with_others() -> Iterator[None]:
+  """Ends all processes if one has failed or was killed.
+
+  The exit function of JAX would wait for the others. If process 0 ends while another one compiles, for
+  example, JAX aborts that one with a text of several lines.
+  """
+  try:
+    yield
+  except Preempted:  # in all processes
+    raise
+  except Exception as error:
+    if jax.process_count() > 1:
+      if reason := _lost_connection(error):
+        line = f"error: another process has ended; run the same commands again to resume ({reason:.200})"
+        print(line, file=sys.stderr, flush=True)
+        os._exit(2)  # at once, since JAX aborts when process 0 has ended
+      atexit.register(_exit, 2 if isinstance(error, (UserError, OSError, MemoryError)) else 1)
+    raise
+
+
+def _lost_connection(error: BaseException | None) -> str:
+  """Returns the text of an error of JAX that caused an error, or "". Full memory is not a lost connection."""
+  while error is not None and not isinstance(error, jax.errors.JaxRuntimeError):
+    error = error.__cause__ or error.__context__
+  text = " ".join(str(error or "").split())
+  return "" if text.startswith("RESOURCE_EXHAUSTED") else text
+
+
+def _exit(code: int) -> None:
+  """Ends the process without the exit function of JAX."""
+  if is_primary():
+    time.sleep(1)  # others that have failed too need process 0 until they have ended
+  os._exit(code)
 
 
 def begin_together(settings: Any, error: Exception | None) -> None:

@@ -94,6 +94,27 @@ def test_one_signal_stops_both(stopped):
 
 
 @pytest.mark.exhaustive
+def test_killed_processes_end_the_others(tmp_path):
+  with two_processes(tmp_path / "run") as (first, second):
+    first.wait_for(f"step {LOG_EVERY}/{STEPS}")
+    second.process.kill()
+    finished = first.finish(60)
+  assert finished.code == 2, finished
+  assert finished.errors.startswith("error: another process has ended; run the same commands again to resume")
+  assert finished.errors.count("\n") == 1
+
+
+@pytest.mark.exhaustive
+def test_failed_processes_end_the_others(tmp_path):
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "tensorboard").touch()  # process 0 cannot create this folder
+  with two_processes(tmp_path / "run") as processes:
+    first, second = (process.finish(60) for process in processes)
+  assert (first.code, first.errors) == (2, f"error: cannot write to {tmp_path / 'run'}: File exists\n")
+  assert second.code in (2, -signal.SIGABRT), second  # JAX aborts a process that does not communicate
+
+
+@pytest.mark.exhaustive
 def test_one_process_resumes_two(stopped, alone, tmp_path):
   folder = shutil.copytree(stopped[0], tmp_path / "run")
   finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
