@@ -51,15 +51,15 @@ def stop_requests() -> Iterator[Callable[[], int]]:
   try:
     yield lambda: requested
   finally:
+    signal.set_wakeup_fd(previous_writer)
     for number, handler in previous_handlers.items():
       signal.signal(number, handler)
-    signal.set_wakeup_fd(previous_writer)
     os.close(writer)
     thread.join()
 
 
 def _watch(function: Callable[[int], None]) -> tuple[int, threading.Thread]:
-  """Starts a thread that calls a function with each number that is written to a pipe.
+  """Starts a thread that calls a function with each number of `SIGNALS` that is written to a pipe.
 
   Returns:
     The file descriptor to write to, which ends the thread when it is closed, and the thread.
@@ -70,7 +70,8 @@ def _watch(function: Callable[[int], None]) -> tuple[int, threading.Thread]:
   def read() -> None:
     with open(reader, "rb", buffering=0) as numbers:
       while number := numbers.read(1):
-        function(number[0])
+        if number[0] in SIGNALS:  # Python writes the numbers of all signals with a handler
+          function(number[0])
 
   thread = threading.Thread(target=read, daemon=True)
   thread.start()

@@ -99,6 +99,15 @@ def test_signals_end_imports(tmp_path, number, code):
     assert _send(process, number) == (code, "stopped\n")
 
 
+def test_other_signals_are_ignored(capfd):
+  before = signal.signal(signal.SIGUSR1, lambda *_: None)
+  with stop_requests() as requested:
+    signal.raise_signal(signal.SIGUSR1)
+    assert requested() == 0
+  signal.signal(signal.SIGUSR1, before)
+  assert capfd.readouterr().err == ""
+
+
 def test_signals_in_callbacks_are_not_lost():
   # Python only prints exceptions of a finalizer, like JAX those of its garbage collection.
   text = "class Object:\n  def __del__(self):\n    __import__('signal').raise_signal(2)\n"
