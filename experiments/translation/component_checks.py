@@ -66,6 +66,7 @@ def check_custom_components(config: base.Config, task: Task, spec: TrainSpec) ->
         "config.train.alignment_loss_weight must be 0 if the batches of the task have no links "
         f"(`make_batch(..., alignments=...)`), got {config.train.alignment_loss_weight}"
       )
+    examples = [_examples(task, split) for split in dict.fromkeys((task.validation_split, *task.splits))]
     model, rngs = spec.model, make_rngs(config.seed)
     hash(model)  # the model is a static argument of compiled functions
     _check_shapes(model, len(task.target.vocabulary))
@@ -73,8 +74,8 @@ def check_custom_components(config: base.Config, task: Task, spec: TrainSpec) ->
     params = jax.jit(model.init)(rngs.params, words, words[:, 0], words)["params"]
     _check_independence(model, params, task, batch.sources.shape[1])
     translator = make_translator(config, task, model, params, {"beam_size": 1})
-    for split in dict.fromkeys((task.validation_split, *task.splits)):
-      evaluate(translator, _examples(task, split), load_custom_metrics(config.evaluation))
+    for split_examples in examples:
+      evaluate(translator, split_examples, load_custom_metrics(config.evaluation))
     step = functools.partial(train_step, spec=spec)
     rows = local_rows(batch, spec.mesh.size * config.train.grad_accumulation_steps)
     jax.eval_shape(step, abstract_state(spec), place_batch(rows, spec.mesh), rngs.dropout)

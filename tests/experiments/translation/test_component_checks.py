@@ -11,12 +11,13 @@ from experiments.cli.config_fields import ConfigError
 from experiments.runs.sharding import make_mesh
 from experiments.tasks import make_task
 from experiments.translation.component_checks import check_custom_components
+from experiments.translation.evaluate import load_custom_metrics
 from experiments.translation.model import make_task_model
 from experiments.translation.step import make_train_spec
 
 FILE = str(scripts.ROOT / "docs" / "custom_components.py")
 IMPORTS = """
-import dataclasses, sys
+import dataclasses
 import attention, jax.numpy as jnp
 from flax import linen as nn
 from docs.custom_components import *
@@ -53,10 +54,6 @@ def part(config, size):
 TASK = """
 class part(Reversal):
   {}
-"""
-METRIC = """
-def part(*_):
-  return {}
 """
 
 
@@ -103,9 +100,6 @@ def _check(**components):
     ("task", TASK.format("validation_split = None"), "validation_split must be a name, got None"),
     ("task", TASK.format("training_batch = print"), "training_batch must return a Batch (see `make_batch`)"),
     ("task", TASK.format("examples = print"), "examples('test', 2) must return a list of Example, got None"),
-    ("custom_metrics", METRIC.format("None"), "must return a number, got None"),
-    ("custom_metrics", METRIC.format("[1.0]"), "must return a number, got [1.0]"),
-    ("custom_metrics", METRIC.format("sys.exit()"), "SystemExit ("),
   ],
 )
 def test_wrong_results_are_named(tmp_path, field, text, message):
@@ -114,6 +108,20 @@ def test_wrong_results_are_named(tmp_path, field, text, message):
     _check(**{field: f"{tmp_path}/mine.py:part"})
   assert message in str(caught.value) and f"{field}={tmp_path}/mine.py:part" in str(caught.value)
   assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ("result", "message"),
+  [("None", "must return a number, got None"), ("[1.0]", "got [1.0]"), ("sys.exit()", "part: SystemExit (")],
+)
+def test_wrong_metrics_are_named(tmp_path, result, message):
+  (tmp_path / "mine.py").write_text(f"import sys\ndef part(*_):\n  return {result}\n", "utf-8")
+  name = f"{tmp_path}/mine.py:part"
+  metric = load_custom_metrics(base.Evaluation(custom_metrics=name))["part"]
+  with pytest.raises(ConfigError) as caught:
+    metric([], [], [])
+  assert str(caught.value).startswith(f"config.evaluation.custom_metrics={name}")
+  assert message in str(caught.value)
 
 
 BATCH_SCORE = SCORE.format(
