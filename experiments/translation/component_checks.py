@@ -51,6 +51,7 @@ _RESULTS: dict[tuple[str, str | None, str], tuple[type[tuple[Any, ...]], str, st
     "features [B T H] and weights [B T S] or None",
     "BTH BTS?",
   ),
+  ("Seq2Seq", "decoder", "output_projection"): (tuple, "kernel [H V] and bias [V]", "HV V"),
 }
 
 
@@ -148,10 +149,10 @@ def _describe(value: Any) -> str:
   """Returns the type of a value, or the shapes of arrays.
 
   >>> _describe((np.ones((2, 3)), None))
-  '([2 3], None)'
+  'tuple([2 3], None)'
   """
   if isinstance(value, (tuple, list)):
-    return f"({', '.join(map(_describe, value))})"
+    return f"{type(value).__name__}({', '.join(map(_describe, value))})"
   if hasattr(value, "shape"):
     return f"[{' '.join(map(str, value.shape))}]"
   return "None" if value is None else type(value).__name__
