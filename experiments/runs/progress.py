@@ -11,6 +11,8 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
+from experiments.cli.messages import counted
+
 
 class Progress(contextlib.AbstractContextManager):
   """Shows the progress of training and measures its speed, as a context manager.
@@ -109,14 +111,13 @@ class Progress(contextlib.AbstractContextManager):
     """Returns a line with the total time and speed."""
     num_steps, seconds = self._step - self._start, max(self._training_seconds(), 1e-9)
     rate = self._tokens / max(self._token_seconds, 1e-9)  # tokens are counted up to the last record
-    num_shapes = len(self._compiled_shapes)
     parts = [f"{seconds:.0f} s of steps"]
     for activity, spent in self._seconds_by_activity.items():
-      shapes = f" {num_shapes} shape{'' if num_shapes == 1 else 's'}" if activity == "compiling" else ""
+      shapes = f" {counted(len(self._compiled_shapes), 'shape')}" if activity == "compiling" else ""
       parts.append(f"{spent:.0f} s {activity}{shapes}")
     return (
-      f"trained {num_steps:,} steps in {time.perf_counter() - self._start_time:.0f} s ({', '.join(parts)}): "
-      f"{1e3 * seconds / num_steps:.0f} ms/step, {rate:,.0f} target tokens/s, "
+      f"trained {counted(num_steps, 'step')} in {time.perf_counter() - self._start_time:.0f} s "
+      f"({', '.join(parts)}): {1e3 * seconds / num_steps:.0f} ms/step, {rate:,.0f} target tokens/s, "
       f"{self._data_seconds / seconds:.1%} of the time waiting for data; "
       f"peak memory {_peak_memory() / 2**20:,.0f} MiB"
     )

@@ -2,14 +2,18 @@
 
 import contextlib
 import dataclasses
+import math
+import os
 import pathlib
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from configs import base
 from experiments.cli import plugins
 from experiments.cli.config_fields import ConfigError
+from experiments.cli.messages import counted
 from experiments.runs import provenance, workdir
 from experiments.runs.multihost import begin_together, is_primary
 from experiments.runs.sharding import check_equal_device_counts, make_mesh
@@ -28,7 +32,7 @@ from experiments.translation.run_config import (
   training_components,
   write_run,
 )
-from experiments.translation.step import TrainSpec, make_train_spec
+from experiments.translation.step import TrainSpec, abstract_state, make_train_spec
 from experiments.translation.validation import validate
 
 
@@ -57,6 +61,7 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
       provenance.check_same_vocabularies(folder, vocabulary_words(task))
       launch["vocabularies"] = provenance.vocabulary_digest(vocabulary_words(task))
       spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
+      _check_memory(spec)
       _check_data(config, folder, task, spec)
       _check_not_stopped(config, folder, task)
       if is_primary():
@@ -84,6 +89,18 @@ def _check_data(config: base.Config, folder: pathlib.Path, task: Task, spec: Tra
     task.examples(split, 1)
 
 
+def _check_memory(spec: TrainSpec) -> None:
+  """Raises ConfigError if parameters and optimizer state exceed the memory of the machine, on a CPU."""
+  leaves = jax.tree.leaves(abstract_state(spec))
+  needed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+  available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  if jax.default_backend() == "cpu" and needed > available:
+    raise ConfigError(
+      "parameters and optimizer state must fit into the memory of this machine, "
+      f"{available / 2**30:,.0f} GiB, got {needed / 2**30:,.0f} GiB; reduce the sizes in config.model"
+    )
+
+
 def validations_since_best(config: base.Config, folder: pathlib.Path, task: Task) -> int:
   """Returns the number of validations after the best one, by `config.train.best_metric`."""
   metric = config.train.best_metric
@@ -103,6 +120,7 @@ def _check_not_stopped(config: base.Config, folder: pathlib.Path, task: Task) ->
   since_best = validations_since_best(config, folder, task)
   if since_best >= patience and config.train.num_train_steps > read_config(folder).train.num_train_steps:
     raise workdir.WorkdirError(
-      f"{folder} stopped early, after {since_best} validations without improvement; to train it longer, set "
-      f"--config.train.early_stopping_patience to 0 or more than {since_best}, got {patience}"
+      f"{folder} stopped early, after {counted(since_best, 'validation')} without improvement; to "
+      "train it longer, set --config.train.early_stopping_patience to 0 or more than "
+      f"{since_best}, got {patience}"
     )

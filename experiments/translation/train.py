@@ -190,8 +190,9 @@ def _should_stop_early(config: base.Config, folder: pathlib.Path, task: Task) ->
   since_best = int(broadcast_primary(validations_since_best(config, folder, task) if is_primary() else 0))
   if since_best >= patience:
     print_primary(
-      f"early stopping: {task.validation_split}/{metric} has not improved for {since_best} validations; to "
-      "train longer, set a larger --config.train.early_stopping_patience"
+      f"early stopping: {task.validation_split}/{metric} has not improved for "
+      f"{counted(since_best, 'validation')}; to train longer, set a larger "
+      "--config.train.early_stopping_patience"
     )
   return since_best >= patience
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from helpers.small_runs import CONFIG, ONE_DEVICE, STEPS, config_with, params_of, send
 
+from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import Preempted, TrainingDiverged
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
@@ -254,3 +255,10 @@ def test_load_overrides_options(trained):
   translator = load(trained, batch_size=1, decode_options={"beam_size": 4, "length_penalty": 0.5})
   assert (translator.decode_options.beam_size, translator.decode_options.length_penalty) == (4, 0.5)
   assert translator.decode_options.max_length == 3
+
+
+def test_models_must_fit_into_memory(tmp_path):
+  model = dataclasses.replace(CONFIG.model, features=2**20, embed_dim=2**20)
+  with pytest.raises(ConfigError, match=r"fit into the memory of this machine, [\d,]+ GiB, got [\d,]+ GiB"):
+    loop.train(dataclasses.replace(CONFIG, model=model), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
