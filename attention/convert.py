@@ -255,7 +255,9 @@ class _State:
 
   def norm(self, name: str, width: int) -> dict[str, jax.Array]:
     weight = self.get_vector(f"{name}.weight", width)
-    return _params("scale", weight + self._norm_offset, self._bias(name, weight))
+    if self._norm_offset:  # in float32, as in Gemma: bfloat16 would round small weights
+      weight = weight.astype(jnp.float32) + self._norm_offset
+    return _params("scale", weight, self._bias(name, weight))
 
   def _bias(self, name: str, weight: jax.Array) -> jax.Array | None:
     bias = self.get(f"{name}.bias")

@@ -473,9 +473,10 @@ def relative_position_bucket(
   Raises:
     ValueError: if count or max_distance is too small.
   """
-  if check_size("max_distance", max_distance) > np.iinfo(np.int32).max:
+  # Python integers, since powers of NumPy's would overflow.
+  max_distance, count = check_size("max_distance", max_distance), check_size("number of buckets", count)
+  if max_distance > np.iinfo(np.int32).max:
     raise ValueError(f"max_distance must be a 32-bit integer, got {max_distance}")
-  check_size("number of buckets", count)
   least = 4 if bidirectional else 2
   if count < least:
     raise ValueError(f"number of buckets must be at least {least}, got {count}")

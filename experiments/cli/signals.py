@@ -25,6 +25,14 @@ def exit_on_signals() -> None:
     if signal.getsignal(number) != signal.SIG_IGN:  # a shell starts background programs with SIGINT ignored
       signal.signal(number, lambda *_: None)
   signal.set_wakeup_fd(_watch(_exit)[0])
+  os.register_at_fork(after_in_child=_restore_defaults)  # a child would write to the pipe of its parent
+
+
+def _restore_defaults() -> None:
+  signal.set_wakeup_fd(-1)
+  for number in SIGNALS:
+    if signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

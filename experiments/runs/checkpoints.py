@@ -197,7 +197,8 @@ class Checkpoints(contextlib.AbstractContextManager):
       with _quiet(), ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(path / "default", jax.tree.map(_with_sharding, target))
     except Exception as error:  # orbax and tensorstore raise many types
-      if (path / _CHECKSUMS).exists():
+      is_damage = not isinstance(error, (MemoryError, jax.errors.JaxRuntimeError))
+      if (path / _CHECKSUMS).exists() or not is_damage:
         raise
       self._damaged[step] = f"it has no {_CHECKSUMS} and cannot be restored: {type(error).__name__}"
       del self._records[step]

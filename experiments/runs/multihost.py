@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -74,11 +75,11 @@ def exit_with_others() -> Iterator[None]:
 
 
 def _lost_connection(error: BaseException | None) -> str:
-  """Returns the text of an error of JAX that caused an error, or "". Full memory is not a lost connection."""
+  """Returns the text of the error of JAX by which a lost connection caused an error, or ""."""
   while error is not None and not isinstance(error, jax.errors.JaxRuntimeError):
     error = error.__cause__ or error.__context__
   text = " ".join(str(error or "").split())
-  return "" if text.startswith("RESOURCE_EXHAUSTED") else text
+  return text if re.search("(?i)connect|gloo|peer|socket|heartbeat|unavailable|deadline", text) else ""
 
 
 def _exit(code: int) -> None:

@@ -308,6 +308,12 @@ def test_scale_of_yarn_matches_transformers():
   assert positions.yarn_scale(4.0) == pytest.approx(float(REFERENCES["rope/yarn_scale"]), rel=1e-6)
 
 
+def test_buckets_of_numpy_integers_are_exact():
+  distances = jnp.arange(-300, 300)
+  actual = positions.relative_position_bucket(distances, np.int64(64), np.int64(10**5), False)
+  np.testing.assert_array_equal(actual, positions.relative_position_bucket(distances, 64, 10**5, False))
+
+
 @pytest.mark.parametrize("name", [name for name in REFERENCES if name.startswith("t5_buckets")])
 def test_buckets_of_relative_positions_match_transformers(name):
   buckets, max_distance = map(int, name.split("/")[1].split("_"))

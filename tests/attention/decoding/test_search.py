@@ -496,6 +496,10 @@ def test_invalid_step_functions_raise(search, name):
     ({"eos_id": 13}, "eos_id must be below 13, the number of logits, got 13"),
     ({"bos_id": 13}, "bos_id must be below 13, the number of logits, got 13"),
     ({"bos_id": np.array([[1, 99]] * 5)}, "bos_id must be below 13"),
+    ({"bos_id": np.array([[-1, 4]] * 5)}, "rows of tokens with -1 only at the end, got"),
+    ({"bos_id": np.array([[4, -1, 4]] * 5)}, "rows of tokens with -1 only at the end, got"),
+    ({"bos_id": np.array([[4, END]] * 5)}, "bos_id must have eos_id=2 only as first token"),
+    ({"bos_id": np.full((5, 5), 4)}, "max_length must be at least 4 for prompts of 5 tokens, got 3"),
   ],
 )
 def test_tokens_outside_the_vocabulary_raise(search, options, message):
