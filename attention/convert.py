@@ -4,8 +4,9 @@ Each function takes a state: a mapping from names to arrays, such as `module.sta
 `safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
 "encoder.layer.0."; others are ignored. Each parameter with the prefix is used or raises a ValueError: here,
 or in a layer whose options leave it out, such as a bias with `use_bias=False`. If only some projections of a
-layer have biases, the others get biases of zero. Arrays keep their dtype, but float64 becomes float32 unless
-`jax_enable_x64` is set.
+layer have biases, the others get biases of zero. `t5_attention` leaves the table of biases to
+`t5_bias_table`, and `torch_gru` reads one layer of several. Arrays keep their dtype, but float64 becomes float32
+unless `jax_enable_x64` is set.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import check_size
+from attention.arrays.checks import check_number, check_size
 from attention.models.gru_rule import GRUWeights
 
 Linear = tuple[jax.Array, jax.Array | None]  # weight [X D], bias [X] or None
@@ -190,6 +191,7 @@ def llama_layer(
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
+  check_number("norm_offset", norm_offset, "a finite number", np.isfinite)
   layer = _State(state, prefix, norm_offset=norm_offset)
   names = "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
   return _encoder_layer(
@@ -292,9 +294,10 @@ def _as_array(name: str, value: Any) -> jax.Array:
   try:
     array = np.asarray(value)
   except (TypeError, ValueError):
-    array = np.asarray(None)
-  if not jnp.issubdtype(array.dtype, jnp.number):
-    raise ValueError(f"{name} must be an array of numbers, got {type(value).__name__}")
+    array = None
+  if array is None or not jnp.issubdtype(array.dtype, jnp.floating):
+    got = getattr(array, "dtype", type(value).__name__)
+    raise ValueError(f"{name} must be a floating-point array, got {got}")
   return jnp.asarray(array, dtype)
 
 
@@ -312,6 +315,10 @@ def _encoder_layer(
 ) -> dict[str, Any]:
   """Returns variables of `EncoderLayer` from the linear layers of the attention, and names of the others."""
   linears = [*linears]
+  D = linears[-1][0].shape[0]
+  for weight, _ in linears[:-1]:
+    if weight.shape[1] != D:
+      raise ValueError(f"projections of the attention must have {D} columns, got shape {weight.shape}")
   attention = _attention(linears, num_heads, num_key_value_heads)
   if qk_norms and layer.get(f"{qk_norms[0]}.weight") is not None:
     head_width = attention["query"]["kernel"].shape[-1]
@@ -319,7 +326,6 @@ def _encoder_layer(
       ours: layer.norm(theirs, head_width)
       for ours, theirs in zip(("query_ln", "key_ln"), qk_norms, strict=True)
     }
-  D = linears[-1][0].shape[0]
   feed_forward = {"hidden": layer.dense(hidden, columns=D)}
   F = feed_forward["hidden"]["kernel"].shape[1]
   if gate:

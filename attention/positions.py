@@ -101,6 +101,7 @@ def rotary(
   """
   vectors = as_floating("vectors", vectors)
   check_rank("vectors", vectors, "[... T H]")
+  check_number("scale", scale, "a finite number", np.isfinite)
   T, H = vectors.shape[-2:]
   dtype = compute_dtype(vectors.dtype)
   if frequencies is None:
@@ -126,7 +127,6 @@ def rotary(
   angles = with_rank(angles, vectors.ndim)
   width = 2 * rates.shape[0]
   rotating, others = vectors[..., :width].astype(dtype), vectors[..., width:]
-  check_number("scale", scale)
   factor = jnp.asarray(scale, dtype)
   cos, sin = factor * jnp.cos(angles), factor * jnp.sin(angles)
   if interleaved:
@@ -484,6 +484,8 @@ def relative_position_bucket(
     raise ValueError(
       f"max_distance must be more than {count // least} with {count} buckets, got {max_distance}"
     )
+  if distances.dtype.itemsize < 4:
+    distances = distances.astype(jnp.int32)
   ahead = jnp.zeros_like(distances)
   if bidirectional:
     count //= 2

@@ -55,7 +55,10 @@ def as_integers(name: str, value: Any) -> jax.Array:
   if isinstance(value, (int, np.generic, list, tuple)) and not any(
     isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)
   ):
-    known = np.asarray(value)
+    try:
+      known = np.asarray(value)
+    except ValueError:  # rows of different lengths
+      raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
   if isinstance(known, np.ndarray) and (known.dtype == object or jnp.issubdtype(known.dtype, jnp.integer)):
     limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
     if np.any(known < limits.min) or np.any(known > limits.max):

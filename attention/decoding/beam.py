@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import check_number, check_size
-from attention.decoding.hypotheses import SearchResult, Step, check_search
+from attention.decoding.hypotheses import SearchResult, Step, prepare_search
 
 
 class Alive(NamedTuple):
@@ -108,7 +108,7 @@ def beam_search(
   Raises:
     ValueError: if an argument is out of range, or the results of `step` have other shapes.
   """
-  search = check_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id, reorders=True)
+  search = prepare_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id, reorders=True)
   (B,), T, V, eos = search.first.shape, search.max_length, search.num_tokens, search.eos_id
   K, n_best = check_size("beam_size", beam_size), check_size("n_best", n_best)
   if n_best > K:

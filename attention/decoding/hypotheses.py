@@ -53,7 +53,7 @@ class Search(NamedTuple):
   weights: jax.ShapeDtypeStruct | None
 
 
-def check_search(
+def prepare_search(
   step: Step,
   state: Any,
   batch_size: int,
@@ -64,7 +64,7 @@ def check_search(
   *,
   reorders: bool = False,
 ) -> Search:
-  """Returns the arguments of a search, or raises ValueError if one is invalid; see `greedy`.
+  """Checks the arguments of a search, and returns what its loop needs; see `greedy`.
 
   Args:
     reorders: whether the search reorders the arrays of the state, which must then have axes [B ...].
@@ -87,8 +87,7 @@ def check_search(
   V, weights = _check_step(step, state, rows[:, 0])
   _check_known_below("bos_id", bos_id, V)
   _check_known_below("eos_id", eos_id, V)
-  if np.ndim(bos_id):
-    _check_prompts(bos_id, T, eos_id)
+  _check_prompts(bos_id, T, eos_id)
   if rows.shape[1] > 1:
     step, state = _with_prompt(step, rows), (jnp.zeros(B, jnp.int32), state)
   return Search(step, state, rows[:, 0], T, eos, pad, V, weights)
@@ -131,7 +130,7 @@ def _check_rows(name: str, array: Any, B: int) -> None:
 
 def _check_known_below(name: str, tokens: Any, V: int) -> None:
   """Raises ValueError if a known token is not among the V tokens of the logits. Negative tokens pass."""
-  if not isinstance(tokens, jax.core.Tracer) and np.max(np.asarray(tokens), initial=-1) >= V:
+  if not isinstance(tokens, jax.core.Tracer) and np.max(np.asarray(tokens).astype(np.int64), initial=-1) >= V:
     raise ValueError(f"{name} must be below {V}, the number of logits, got {tokens}")
 
 
@@ -139,16 +138,16 @@ def _check_prompts(prompts: Any, T: int, eos_id: Any) -> None:
   """Raises ValueError unless known prompts fit into T steps, and have no end token and no gaps."""
   if isinstance(prompts, jax.core.Tracer):
     return
-  rows = np.asarray(prompts)
+  rows = np.atleast_1d(np.asarray(prompts).astype(np.int64))
   rows = rows[:, None] if rows.ndim == 1 else rows
   is_token = rows >= 0
   if not is_token[:, 0].all() or (is_token[:, 1:] > is_token[:, :-1]).any():
-    raise ValueError(f"bos_id must have rows of tokens with -1 only at the end, got {rows.tolist()}")
+    raise ValueError(f"bos_id must have tokens of at least 0, and -1 only after them, got {prompts}")
   longest = np.max(np.sum(is_token, axis=1), initial=1)
   if longest - 1 > T:
     raise ValueError(f"max_length must be at least {longest - 1} for prompts of {longest} tokens, got {T}")
   if not isinstance(eos_id, jax.core.Tracer) and (is_token[:, 1:] & (rows[:, 1:] == eos_id)).any():
-    raise ValueError(f"bos_id must have eos_id={eos_id} only as first token, got {rows.tolist()}")
+    raise ValueError(f"bos_id must have eos_id={eos_id} only as first token, got {prompts}")
 
 
 def _with_prompt(step: Step, rows: jax.Array) -> Step:

@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.arrays.checks import check_number, check_size, key_shape
 from attention.arrays.sharding import compute_dtype
-from attention.decoding.hypotheses import Search, SearchResult, Step, check_search
+from attention.decoding.hypotheses import Search, SearchResult, Step, prepare_search
 
 # choose(i, logits [B V]) -> tokens [B]
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
@@ -36,9 +36,9 @@ def greedy(
     max_length: T, at which unfinished sequences are truncated. If the state has caches, it must not exceed
       their slots; logits beyond are NaN.
     bos_id: the first input of `step`: a start token, a token for each sequence [B], or rows of tokens [B P],
-      such as prompts. Pad shorter rows at the end with -1. The first results are the other tokens of the row,
-      with probability 1. If the state has already read the prompts, as the cache of a Transformer can, pass
-      the last token of each prompt, [B].
+      such as prompts. Pad shorter rows at the end with -1. The results begin with the other tokens of the
+      row, at probability 1; they count in max_length, and must not be end tokens. If the state has already
+      read the prompts, as the cache of a Transformer can, pass the last token of each prompt, [B].
     eos_id: end token. Negative: sequences do not end.
     pad_id: token after the end.
 
@@ -48,7 +48,7 @@ def greedy(
   Raises:
     ValueError: if a size or token is out of range, or the results of `step` have other shapes.
   """
-  search = check_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id)
+  search = prepare_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id)
   return _decode(search, lambda i, logits: _argmax(logits))
 
 
@@ -94,7 +94,7 @@ def sample(
   References:
     top_k: Fan et al. 2018, arXiv:1805.04833; top_p: Holtzman et al. 2020, arXiv:1904.09751.
   """
-  search = check_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id)
+  search = prepare_search(step, state, batch_size, max_length, bos_id, eos_id, pad_id)
   largest = np.finfo(np.float32).max
   check_number("temperature", temperature, "a number above 0, and finite", lambda t: 0 < t <= largest)
   _check_top_p(top_p)

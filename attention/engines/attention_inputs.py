@@ -210,7 +210,9 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
   try:
     tile = inputs.score.scores(inputs.queries, inputs.keys)
   except (TypeError, ValueError) as error:
-    raise ValueError(f"{error}{_axes_hint(inputs.score)}") from error
+    if hint := _axes_hint(inputs):
+      raise ValueError(f"{error}{hint}") from error
+    raise
   if not isinstance(tile, (jax.Array, np.ndarray)):
     raise ValueError(f"{score}.scores must return an array of scores, got {tile!r}")
   T, S = inputs.t.shape[0], inputs.s.shape[1]
@@ -258,21 +260,17 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
   return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
 
 
-def _axes_hint(score: Score) -> str:
-  """Returns a hint for an error of a user-defined score whose arrays may lack axes."""
-  if type(score).__module__.startswith("attention."):
-    return ""
-  names = [
-    jax.tree_util.keystr(path).removeprefix(".")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(score)
-    if np.ndim(leaf)
-  ]
-  if not names:
-    return ""
-  return (
-    f" ({type(score).__name__}.scores failed; if {names[0]} has one number per head, set "
-    f'axes = {{"{names[0]}": ""}} and use self.{names[0]}[..., None, None])'
-  )
+def _axes_hint(inputs: Inputs) -> str:
+  """Returns a hint for an error of a score with an array that has the leading axes of the queries, or ""."""
+  leading = jax.tree.leaves(inputs.queries)[0].shape[:-2]
+  for path, leaf in jax.tree_util.tree_leaves_with_path(inputs.score):
+    if np.ndim(leaf) and np.shape(leaf) == leading[-np.ndim(leaf) :]:
+      name, field = type(inputs.score).__name__, jax.tree_util.keystr(path).removeprefix(".")
+      return (
+        f" ({name}.scores failed; if {field} has one number per head, set "
+        f'axes = {{"{field}": ""}} and use self.{field}[..., None, None])'
+      )
+  return ""
 
 
 def one_pair(inputs: Inputs, *, all_leading_axes: bool) -> Inputs:

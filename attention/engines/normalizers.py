@@ -150,7 +150,7 @@ class Softpick(Normalizer):
 
     def distance(tile: ScoreTile) -> jax.Array:
       rectified = self._rectified(tile, shift)
-      # Not jnp.abs: at 0, its derivative in some versions of JAX is 1, and that of relu in `weights` is 0.
+      # Not jnp.abs, whose derivative at 0 is 1 in JAX 0.10.1, while that of relu in `weights` is 0.
       return jnp.where(rectified > 0, rectified, -rectified)
 
     total = rows.sum(distance)

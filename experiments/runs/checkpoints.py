@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp
 
 from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
-from experiments.runs.multihost import broadcast_primary, is_primary, wait_for_all
+from experiments.runs.multihost import broadcast_primary, is_primary, max_over_processes, wait_for_all
 
 _DELETED = "deleted"  # checkpoints are moved here before deletion, so that none is partially deleted
 _CHECKSUMS = "sha256"
@@ -191,18 +191,21 @@ class Checkpoints(contextlib.AbstractContextManager):
 
   def _restore_state(self, step: int, target: Any) -> Any:
     """Returns the state of a checkpoint, or None if it has no checksums and cannot be restored."""
-    path = self._folder / str(step)
+    path, state, failure = self._folder / str(step), None, ""
     try:
       _check_same_arrays(path, self._records[step]["arrays"], _arrays(target))
       with _quiet(), ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(path / "default", jax.tree.map(_with_sharding, target))
+        state = checkpointer.restore(path / "default", jax.tree.map(_with_sharding, target))
     except Exception as error:  # orbax and tensorstore raise many types
       is_damage = not isinstance(error, (MemoryError, jax.errors.JaxRuntimeError))
       if (path / _CHECKSUMS).exists() or not is_damage:
         raise
-      self._damaged[step] = f"it has no {_CHECKSUMS} and cannot be restored: {type(error).__name__}"
-      del self._records[step]
-      return None
+      failure = f"it has no {_CHECKSUMS} and cannot be restored: {type(error).__name__}"
+    if not max_over_processes(bool(failure)):
+      return state
+    self._damaged[step] = failure or "another process cannot restore it"
+    del self._records[step]
+    return None
 
   def _rank(self, step: int) -> tuple[int, float, int]:
     score = self._records[step]["score"]

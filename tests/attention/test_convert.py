@@ -246,7 +246,15 @@ INVALID = {
   "module": (lambda: convert.bert_layer(nn.Dense(3), 4), "state must be a mapping .*, got Dense"),
   "path": (lambda: convert.bert_layer("model.safetensors", 4), "state must be a mapping .*, got str"),
   "empty": (lambda: convert.bert_layer({}, 4), "state must have the name .*, got no names"),
-  "text": (lambda: MHA(change("mha", in_proj_weight="a"), 3), "in_proj_weight must be an array of numbers"),
+  "text": (
+    lambda: MHA(change("mha", in_proj_weight="a"), 3),
+    "weight must be a floating-point array",
+  ),
+  "integers": (lambda: MHA(change("mha", in_proj_bias=np.zeros(36, np.int8)), 3), "array, got int8"),
+  "keys of another width": (
+    lambda: convert.llama_layer(change("llama", self_attn_of_k_proj_of_weight=np.zeros((12, 5))), 4, 2),
+    r"must have 24 columns, got shape \(12, 5\)",
+  ),
   "one bias of two": (
     lambda: convert.torch_gru({key: array for key, array in change("gru").items() if key != "bias_ih_l0"}),
     "state must have the name 'bias_ih_l0'",
@@ -306,6 +314,18 @@ def test_invalid_turns_of_yarn_raise(options, message):
 
 def test_scale_of_yarn_matches_transformers():
   assert positions.yarn_scale(4.0) == pytest.approx(float(REFERENCES["rope/yarn_scale"]), rel=1e-6)
+
+
+def test_offsets_of_norms_are_not_rounded():
+  state = {name: array.astype(jnp.bfloat16) for name, array in change("gemma").items()}
+  scale = LLAMA(state, norm_offset=1)["params"]["attention_norm"]["scale"]
+  np.testing.assert_array_equal(scale, 1 + np.float32(state["input_layernorm.weight"]))
+
+
+def test_buckets_of_small_integers_are_exact():
+  near = jnp.arange(-100, 100)
+  actual = positions.relative_position_bucket(near.astype(jnp.int8), 32, 800, True)
+  np.testing.assert_array_equal(actual, positions.relative_position_bucket(near, 32, 800, True))
 
 
 def test_buckets_of_numpy_integers_are_exact():

@@ -645,7 +645,7 @@ class NamedPerHead(PerHead):
   ("score", "message"),
   [
     (
-      PerHead(np.ones((2, 7), np.float32)),
+      PerHead(np.ones(2, np.float32)),
       'has one number per head, set axes = {"temperature"',
     ),
     (NamedPerHead(np.ones((2, 1, 1), np.float32)), r"axes that broadcast to \(2,\), got shape \(2, 1, 1\)"),
@@ -667,3 +667,15 @@ def test_errors_of_statistics_name_no_values(keys):
   with pytest.raises(ValueError) as error:
     attention.row_statistics(attention.ScaledDotProduct(), arrays(2, 3, 11), keys)
   assert "values" not in str(error.value)
+
+
+def test_errors_of_other_scores_have_no_hint():
+  @attention.register_pytree
+  @dataclasses.dataclass(frozen=True)
+  class Fails(PerHead):
+    def scores(self, query_features, key_features):
+      raise TypeError("an error of the score")
+
+  with pytest.raises(TypeError, match="an error of the score") as error:
+    attention.attend(Fails(np.ones(3, np.float32)), *THREE)
+  assert "axes" not in str(error.value)

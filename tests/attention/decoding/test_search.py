@@ -418,6 +418,7 @@ FIRST = np.array([4, 1, 9, 4, 12])
 def test_each_sequence_may_have_its_first_token():
   result = search_greedily(bos_id=FIRST)
   desired = [by_a_loop(state, bos_id=token)[0] for state, token in zip(STATES, FIRST, strict=True)]
+  np.testing.assert_array_equal(search_greedily(bos_id=FIRST.astype(np.uint8)).tokens, desired)
   np.testing.assert_array_equal(result.tokens, desired)
   with pytest.raises(ValueError, match=r"bos_id must be a token, .*, with B=5, got shape \(2,\)"):
     search_greedily(bos_id=FIRST[:2])
@@ -496,8 +497,10 @@ def test_invalid_step_functions_raise(search, name):
     ({"eos_id": 13}, "eos_id must be below 13, the number of logits, got 13"),
     ({"bos_id": 13}, "bos_id must be below 13, the number of logits, got 13"),
     ({"bos_id": np.array([[1, 99]] * 5)}, "bos_id must be below 13"),
-    ({"bos_id": np.array([[-1, 4]] * 5)}, "rows of tokens with -1 only at the end, got"),
-    ({"bos_id": np.array([[4, -1, 4]] * 5)}, "rows of tokens with -1 only at the end, got"),
+    ({"bos_id": -1}, "tokens of at least 0, and -1 only after them, got -1"),
+    ({"bos_id": np.array([[-1, 4]] * 5)}, "tokens of at least 0, and -1 only after them, got"),
+    ({"bos_id": np.array([[4, -1, 4]] * 5)}, "tokens of at least 0, and -1 only after them, got"),
+    ({"bos_id": [[4], [4, 5]]}, r"bos_id must be .* integers, got \[\[4\], \[4, 5\]\]"),
     ({"bos_id": np.array([[4, END]] * 5)}, "bos_id must have eos_id=2 only as first token"),
     ({"bos_id": np.full((5, 5), 4)}, "max_length must be at least 4 for prompts of 5 tokens, got 3"),
   ],

@@ -114,7 +114,7 @@ def test_groups_have_bounded_memory(lengths, batch_size):
   for indices, num_rows in groups:
     longest = padded_length(max(max(lengths[i]) for i in indices))
     assert len(indices) <= num_rows <= batch_size
-    assert num_rows == 1 or num_rows * longest**2 <= batch_size * max(longest, 256) ** 2
+    assert num_rows == 1 or num_rows * longest**2 <= batch_size * 256**2
     assert num_rows == batch_size or longest > 256
 
 
