@@ -5,8 +5,8 @@ Each function takes a state: a mapping from names to arrays, such as `module.sta
 "encoder.layer.0."; others are ignored. Each parameter with the prefix is used or raises a ValueError: here,
 or in a layer whose options leave it out, such as a bias with `use_bias=False`. If only some projections of a
 layer have biases, the others get biases of zero. `t5_attention` leaves the table of biases to
-`t5_bias_table`, and `torch_gru` reads one layer of several. Arrays keep their dtype, but float64 becomes float32
-unless `jax_enable_x64` is set.
+`t5_bias_table`, and `torch_gru` reads one layer of several. Arrays keep their dtype, but float64 becomes
+float32 unless `jax_enable_x64` is set.
 """
 
 from collections.abc import Iterable, Mapping

@@ -25,8 +25,8 @@ class Data:
     lowercase: parallel_text: whether to lowercase text.
     tokenization: parallel_text: "word", "character" or "subword".
     subword_model: parallel_text: "unigram" or "bpe".
-    vocabulary_size: parallel_text: number of subwords per language, 256 bytes included; 0 for 260 and one for
-      each 500 characters of the training text, at most 8,000.
+    vocabulary_size: parallel_text: number of subwords per language, 256 bytes included. 0: 260, plus one
+      per 500 characters of the training text, at most 8,000.
     source_vocabulary_size: parallel_text: number of source subwords; 0 for vocabulary_size.
     target_vocabulary_size: parallel_text: number of target subwords; 0 for vocabulary_size.
     min_count: parallel_text: words or characters with a lower count in the training text become unknown.

@@ -25,14 +25,6 @@ def exit_on_signals() -> None:
     if signal.getsignal(number) != signal.SIG_IGN:  # a shell starts background programs with SIGINT ignored
       signal.signal(number, lambda *_: None)
   signal.set_wakeup_fd(_watch(_exit)[0])
-  os.register_at_fork(after_in_child=_restore_defaults)  # a child would write to the pipe of its parent
-
-
-def _restore_defaults() -> None:
-  signal.set_wakeup_fd(-1)
-  for number in SIGNALS:
-    if signal.getsignal(number) != signal.SIG_IGN:
-      signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -72,6 +64,7 @@ def _watch(function: Callable[[int], None]) -> tuple[int, threading.Thread]:
   Returns:
     The file descriptor to write to, which ends the thread when it is closed, and the thread.
   """
+  _register_fork()
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
 
@@ -84,6 +77,25 @@ def _watch(function: Callable[[int], None]) -> tuple[int, threading.Thread]:
   thread = threading.Thread(target=read, daemon=True)
   thread.start()
   return writer, thread
+
+
+@functools.cache
+def _register_fork() -> None:
+  """Makes signals end a forked process. It would write them to the pipe of its parent."""
+  change_mask = functools.partial(signal.pthread_sigmask, mask=SIGNALS)
+
+  def restore_defaults() -> None:
+    if signal.set_wakeup_fd(-1) != -1:
+      for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+          signal.signal(number, signal.SIG_DFL)
+    change_mask(signal.SIG_UNBLOCK)
+
+  os.register_at_fork(
+    before=functools.partial(change_mask, signal.SIG_BLOCK),
+    after_in_parent=functools.partial(change_mask, signal.SIG_UNBLOCK),
+    after_in_child=restore_defaults,
+  )
 
 
 def _exit(number: int) -> None:

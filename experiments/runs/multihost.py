@@ -55,10 +55,10 @@ def wait_for_all() -> None:
 
 @contextlib.contextmanager
 def exit_with_others() -> Iterator[None]:
-  """Ends all processes if one has failed or was killed.
+  """Ends this process if another one has failed or was killed, and the others if this one fails.
 
-  The exit function of JAX would wait for the others. If process 0 ends while another one compiles, for
-  example, JAX aborts that one with a text of several lines.
+  The exit function of JAX would wait for the others. If process 0 is killed, JAX may abort the others from a
+  thread of its own, with a text of several lines and without a Python exception.
   """
   try:
     yield

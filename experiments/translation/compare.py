@@ -69,7 +69,7 @@ def group_runs(folders: Sequence[pathlib.Path], names: Sequence[str] | None = No
   Raises:
     WorkdirError: if a folder has no run, or the run has no results yet.
   """
-  configs = [dataclasses.replace(read_config(folder), seed=0) for folder in folders]
+  configs = _configs_without_seeds(folders)
   different = differing_fields(configs)
   flat = map(config_fields.flat, configs)
   values = [", ".join(f"{field}={fields[field]}" for field in different) for fields in flat]
@@ -79,6 +79,16 @@ def group_runs(folders: Sequence[pathlib.Path], names: Sequence[str] | None = No
   if names is None and not all(0 < len(name) <= _MAX_NAME_LENGTH for name in groups):
     groups = {_folder_name(group): group for group in groups.values()}
   return {name: Runs(map(read_metrics, group)) for name, group in groups.items()}
+
+
+def differences(folders: Sequence[pathlib.Path]) -> str:
+  """Returns a line with the config fields that differ between groups, or ""."""
+  names = [f"config.{field}" for field in differing_fields(_configs_without_seeds(folders))]
+  return f"the groups differ in {', '.join(names)}" if names else ""
+
+
+def _configs_without_seeds(folders: Sequence[pathlib.Path]) -> list[base.Config]:
+  return [dataclasses.replace(read_config(folder), seed=0) for folder in folders]
 
 
 def _folder_name(folders: Sequence[pathlib.Path]) -> str:

@@ -132,3 +132,26 @@ def test_foreign_handlers_are_replaced(monkeypatch):
       pass
   assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
   signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_terminated_children_do_not_stop_the_parent():
+  code = """
+import multiprocessing, time
+from experiments.cli.signals import exit_on_signals, stop_requests
+
+def terminate_a_child():
+  child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+  child.start()
+  child.terminate()
+  child.join()
+  return child.exitcode
+
+exit_on_signals()
+print(terminate_a_child())
+with stop_requests() as requested:
+  print(terminate_a_child(), requested())
+"""
+  finished = subprocess.run(
+    [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+  )
+  assert (finished.returncode, finished.stdout, finished.stderr) == (0, "-15\n-15 0\n", "")
