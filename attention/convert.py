@@ -20,8 +20,6 @@ from attention.arrays.checks import check_number, check_size
 from attention.models.gru_rule import GRUWeights
 
 Linear = tuple[jax.Array, jax.Array | None]  # weight [X D], bias [X] or None
-# Buffers, and the parameter of `t5_bias_table`.
-_OTHERS = "attn.bias", "attn.masked_bias", "self_attn.rotary_emb.inv_freq", "relative_attention_bias.weight"
 
 
 def torch_multi_head_attention(
@@ -42,7 +40,9 @@ def torch_multi_head_attention(
       there are parameters that this package's layer lacks.
   """
   layer = _State(state, prefix)
-  return layer.variables(_attention(_torch_linears(layer), num_heads))
+  params = _attention(_torch_linears(layer), num_heads)
+  layer.check_all_read()
+  return {"params": params}
 
 
 def torch_encoder_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") -> dict[str, Any]:
@@ -79,7 +79,7 @@ def torch_gru(
     ValueError: see `torch_multi_head_attention`. Arrays of other layers and directions are ignored.
   """
   weights = _State(state, prefix)
-  suffix = f"_l{layer}{'_reverse' if reverse else ''}"
+  suffix = f"_l{check_size('layer', layer, least=0)}{'_reverse' if reverse else ''}"
   suffix = "" if suffix == "_l0" and weights.get("weight_ih") is not None else suffix
   H = weights.get_matrix(f"weight_hh{suffix}").shape[1]
   recurrent = weights.get_matrix(f"weight_hh{suffix}", rows=3 * H)
@@ -88,6 +88,7 @@ def torch_gru(
   if any(weights.get(f"{name}{suffix}") is not None for name in ("bias_ih", "bias_hh")):
     bias, recurrent_bias = (weights.get_vector(f"{name}{suffix}", 3 * H) for name in ("bias_ih", "bias_hh"))
   bias = bias.at[: 2 * H].add(recurrent_bias[: 2 * H])
+  weights.check_all_read(suffix=suffix)
   return GRUWeights(kernel.T, recurrent.T, bias, recurrent_bias[2 * H :])
 
 
@@ -105,7 +106,7 @@ def bert_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix)
+  layer = _State(state, prefix, needs_biases=True)
   names = "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"
   norms = "attention.output.LayerNorm", "output.LayerNorm"
   return _encoder_layer(
@@ -127,13 +128,19 @@ def gpt2_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix, has_kernels=True)
+  layer = _State(state, prefix, needs_biases=True, has_kernels=True)
   out = layer.linear("attn.c_proj")
   D = out[0].shape[0]
-  weight, bias = layer.linear("attn.c_attn", rows=3 * D, columns=D)[0], layer["attn.c_attn.bias"]
-  linears = [*zip(jnp.split(weight, 3), jnp.split(bias, 3), strict=True), out]
+  arrays: Any = layer.linear("attn.c_attn", rows=3 * D, columns=D)
+  linears = [*zip(*(jnp.split(array, 3) for array in arrays), strict=True), out]
   return _encoder_layer(
-    layer, linears, num_heads, norms=("ln_1", "ln_2"), hidden="mlp.c_fc", out="mlp.c_proj"
+    layer,
+    linears,
+    num_heads,
+    norms=("ln_1", "ln_2"),
+    hidden="mlp.c_fc",
+    out="mlp.c_proj",
+    ignored=("attn.bias", "attn.masked_bias"),
   )
 
 
@@ -153,7 +160,9 @@ def t5_attention(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") 
     ValueError: see `torch_multi_head_attention`.
   """
   layer = _State(state, prefix)
-  return layer.variables(_attention(map(layer.linear, "qkvo"), num_heads))
+  params = _attention(map(layer.linear, "qkvo"), num_heads)
+  layer.check_all_read("relative_attention_bias.weight")
+  return {"params": params}
 
 
 def t5_bias_table(state: Mapping[str, Any], *, prefix: str = "") -> jax.Array:
@@ -201,6 +210,7 @@ def llama_layer(
     num_key_value_heads,
     norms=("input_layernorm", "post_attention_layernorm"),
     qk_norms=("self_attn.q_norm", "self_attn.k_norm"),
+    ignored=("self_attn.rotary_emb.inv_freq",),
     hidden="mlp.up_proj",
     gate="mlp.gate_proj",
     out="mlp.down_proj",
@@ -211,7 +221,13 @@ class _State:
   """The arrays whose names begin with a prefix; also records which were read."""
 
   def __init__(
-    self, state: Mapping[str, Any], prefix: str, *, has_kernels: bool = False, norm_offset: float = 0.0
+    self,
+    state: Mapping[str, Any],
+    prefix: str,
+    *,
+    needs_biases: bool = False,
+    has_kernels: bool = False,
+    norm_offset: float = 0.0,
   ):
     if not isinstance(state, Mapping):
       raise ValueError(
@@ -220,9 +236,11 @@ class _State:
       )
     # The published files of BERT have older names.
     self._state = {
-      str(name).replace(".gamma", ".weight").replace(".beta", ".bias"): state[name] for name in state
+      str(name).replace("Norm.gamma", "Norm.weight").replace("Norm.beta", "Norm.bias"): state[name]
+      for name in state
     }
-    self._prefix, self._has_kernels, self._norm_offset = prefix, has_kernels, norm_offset
+    self._prefix, self._has_kernels, self._norm_offset = str(prefix), has_kernels, norm_offset
+    self.needs_biases = needs_biases
     self._read: set[str] = set()
 
   def __getitem__(self, name: str) -> jax.Array:
@@ -262,7 +280,7 @@ class _State:
     return _params("scale", weight, self._bias(name, weight))
 
   def _bias(self, name: str, weight: jax.Array) -> jax.Array | None:
-    bias = self.get(f"{name}.bias")
+    bias = self[f"{name}.bias"] if self.needs_biases else self.get(f"{name}.bias")
     return None if bias is None else self._check_shape(f"{name}.bias", bias, weight.shape[:1])
 
   def _check_shape(self, name: str, array: jax.Array, sizes: tuple[int | None, ...]) -> jax.Array:
@@ -276,12 +294,12 @@ class _State:
       raise ValueError(f"{self._prefix}{name} must have {allowed}, got shape {array.shape}")
     return array
 
-  def variables(self, params: dict[str, Any]) -> dict[str, Any]:
-    """Returns the variables of a layer, or raises ValueError if the state has more parameters."""
-    known = self._read | {self._prefix + name for name in _OTHERS}
-    if more := sorted(name for name in self._state.keys() - known if name.startswith(self._prefix)):
+  def check_all_read(self, *ignored: str, suffix: str = "") -> None:
+    """Raises ValueError if names with the prefix and suffix were not read, but for buffers to be ignored."""
+    known = self._read | {self._prefix + name for name in ignored}
+    names = [name for name in self._state if name.startswith(self._prefix) and name.endswith(suffix)]
+    if more := sorted({*names} - known):
       raise ValueError(f"state must have no parameters that the layer lacks, got {', '.join(more[:8])}")
-    return {"params": params}
 
 
 def _as_array(name: str, value: Any) -> jax.Array:
@@ -312,6 +330,7 @@ def _encoder_layer(
   out: str,
   gate: str | None = None,
   qk_norms: tuple[str, str] | None = None,
+  ignored: tuple[str, ...] = (),
 ) -> dict[str, Any]:
   """Returns variables of `EncoderLayer` from the linear layers of the attention, and names of the others."""
   linears = [*linears]
@@ -331,21 +350,21 @@ def _encoder_layer(
   if gate:
     feed_forward["gate"] = layer.dense(gate, rows=F, columns=D)
   feed_forward["out"] = layer.dense(out, rows=D, columns=F)
-  return layer.variables(
-    {
-      "attention": attention,
-      "attention_norm": layer.norm(norms[0], D),
-      "feed_forward": _with_all_biases(feed_forward),
-      "feed_forward_norm": layer.norm(norms[1], D),
-    }
-  )
+  params = {
+    "attention": attention,
+    "attention_norm": layer.norm(norms[0], D),
+    "feed_forward": _with_all_biases(feed_forward),
+    "feed_forward_norm": layer.norm(norms[1], D),
+  }
+  layer.check_all_read(*ignored)
+  return {"params": params}
 
 
 def _torch_linears(layer: _State, within: str = "") -> list[Linear]:
   """Returns weights and biases of queries, keys, values and outputs of `torch.nn.MultiheadAttention`."""
+  has_bias = layer.needs_biases = layer.get(f"{within}in_proj_bias") is not None
   out_weight, out_bias = layer.linear(f"{within}out_proj")
   D = out_weight.shape[0]
-  has_bias = layer.get(f"{within}in_proj_bias") is not None
   biases: Any = jnp.split(layer.get_vector(f"{within}in_proj_bias", 3 * D), 3) if has_bias else [None] * 3
   if layer.get(f"{within}q_proj_weight") is None:
     weights = jnp.split(layer.get_matrix(f"{within}in_proj_weight", rows=3 * D), 3)

@@ -15,6 +15,7 @@ from attention.arrays.checks import (
   as_integers,
   as_real,
   check_number,
+  check_numbers,
   check_rank,
   check_size,
 )
@@ -109,6 +110,7 @@ def rotary(
       raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
     rates: Any = _rotary_rates(H, base)
   else:
+    check_numbers("frequencies", frequencies, "finite", np.isfinite)
     rates = as_real("frequencies", frequencies)
     if rates.ndim != 1 or 2 * rates.shape[0] > H:
       raise ValueError(
@@ -307,7 +309,7 @@ def _rotary_rates(width: int, base: float) -> np.ndarray:
   """Returns base^(-2i / width), float64 [width / 2]."""
   if check_size("width", width, least=0) % 2:
     raise ValueError(f"width must be even, got {width}")
-  check_number("base", base, "above 0 and finite", lambda number: 0 < number < math.inf)
+  check_number("base", base, "at least 1 and finite", lambda number: 1 <= number < math.inf)
   return base ** (-np.arange(0, width, 2) / max(width, 1))
 
 
@@ -399,6 +401,7 @@ class ALiBi(PositionBias):
       raise ValueError(
         f"slopes must be floating-point, such as alibi_slopes(8) for 8 heads, got {self.slopes!r}"
       )
+    check_numbers("slopes", self.slopes, "finite", np.isfinite)
 
   def __call__(self, t, s):
     slopes = jnp.asarray(self.slopes)[..., None, None]

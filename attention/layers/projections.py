@@ -33,11 +33,17 @@ def is_deterministic(module: Any, value: bool | None) -> bool:
 def check_unused(module: nn.Module, **is_used: bool) -> None:
   """Raises ValueError if a module has a parameter that it does not use, which Flax would ignore.
 
+  Subclasses, and modules that share their scope with another one, may have more parameters.
+
   Args:
     module: the module.
     is_used: whether its options use the parameter or submodule of this name.
   """
-  unused = [name for name, used in is_used.items() if not used and module.has_variable("params", name)]
+  shares_scope = module.scope is not None and module.scope.name != module.name
+  if shares_scope or not type(module).__module__.startswith("attention."):
+    return
+  params = module.variables.get("params", {})
+  unused = [name for name, used in is_used.items() if not used and params.get(name) is not None]
   if unused:
     where = f"{type(module).__name__} at {'/'.join(module.path)!r}" if module.path else type(module).__name__
     raise ValueError(f"{where} has parameters that its options do not use: {', '.join(unused)}")

@@ -130,6 +130,37 @@ def test_layers_refuse_unused_parameters(name, layer, unused):
     layer.apply(LLAMA(state), given["inputs"])
 
 
+class WithGate(attention.MultiHeadAttention):
+  """A subclass with a parameter whose name an option of its base class has."""
+
+  def setup(self):
+    super().setup()
+    self.gate = nn.Dense(3)
+
+  def __call__(self, inputs):
+    return super().__call__(inputs), self.gate(inputs)
+
+
+class SharesScope(nn.Module):
+  """A module with such a parameter that shares its scope."""
+
+  def setup(self):
+    self.layer = attention.MultiHeadAttention(num_heads=2)
+    nn.share_scope(self, self.layer)
+    self.gate = nn.Dense(3)
+
+  def __call__(self, inputs):
+    return self.layer(inputs), self.gate(inputs)
+
+
+@pytest.mark.parametrize("module", [WithGate(num_heads=2), SharesScope()])
+def test_subclasses_have_more_parameters(module):
+  inputs = jnp.ones((1, 3, 4))
+  variables = module.init(jax.random.key(0), inputs)
+  assert "gate" in variables["params"]
+  module.apply(variables, inputs)
+
+
 class Tensor:
   """Stands for a tensor of PyTorch with a gradient, of bfloat16."""
 
@@ -255,6 +286,18 @@ INVALID = {
     lambda: convert.llama_layer(change("llama", self_attn_of_k_proj_of_weight=np.zeros((12, 5))), 4, 2),
     r"must have 24 columns, got shape \(12, 5\)",
   ),
+  "truncated": (
+    lambda: convert.bert_layer({k: v for k, v in change("bert").items() if k != "output.dense.bias"}, 3),
+    r"state must have the name 'output\.dense\.bias'",
+  ),
+  "buffers of other models": (
+    lambda: ENCODER(change("encoder_pre", attn_of_bias=np.zeros(3)), 3),
+    r"no parameters that the layer lacks, got attn\.bias",
+  ),
+  "more of a GRU": (
+    lambda: convert.torch_gru(change("gru", weight_hr_l0=np.zeros(3))),
+    "no parameters that the layer lacks, got weight_hr_l0",
+  ),
   "one bias of two": (
     lambda: convert.torch_gru({key: array for key, array in change("gru").items() if key != "bias_ih_l0"}),
     "state must have the name 'bias_ih_l0'",
@@ -290,7 +333,7 @@ def test_rotary_frequencies_match_transformers(name):
     ({"factor": 0.5}, "factor must be at least 1 and finite, got 0.5"),
     ({"factor": np.inf}, "factor must be at least 1 and finite, got inf"),
     ({"original_length": 0}, "original_length must be an integer"),
-    ({"base": np.nan}, "base must be above 0 and finite, got nan"),
+    ({"base": np.nan}, "base must be at least 1 and finite, got nan"),
   ],
 )
 def test_invalid_frequencies_raise(function, options, message):
