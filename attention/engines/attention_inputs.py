@@ -238,13 +238,8 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
       f"{score}.score_mod must return scores [... T S] = {tile.shape}, got shape {modified.shape}"
     )
   shape = (*broadcast_leading(modified, inputs.values, names="scores and values"), T, S)
-  for leaf, letters in zip(jax.tree.leaves(inputs.score), leaf_axes(inputs.score), strict=True):
-    leading = np.shape(leaf)[: np.ndim(leaf) - len(letters)]
-    if not broadcasts_to(leading, shape[:-2]):
-      raise ValueError(
-        f"arrays of {score} with axes [... {letters}] must have leading axes that broadcast to {shape[:-2]}, "
-        f"got shape {np.shape(leaf)}"
-      )
+  _check_axes(inputs.score, shape)
+  _check_axes(inputs.normalizer, shape)
   if inputs.mask is not None:
     for leaf, letters in zip(jax.tree.leaves(inputs.mask), leaf_axes(inputs.mask), strict=True):
       if letters == "TS":
@@ -258,6 +253,18 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
       raise ValueError(f"bias must be floating-point, got {terms.dtype}; pass boolean masks as `mask`")
     check_pairs("bias", terms.shape, shape)
   return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
+
+
+def _check_axes(tree: Any, shape: tuple[int, ...]) -> None:
+  """Raises ValueError unless the arrays of a score or normalizer broadcast to scores of a shape [... T S]."""
+  sizes = {"T": shape[-2], "S": shape[-1]}
+  for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(tree), leaf_axes(tree), strict=True):
+    got = np.shape(leaf)
+    trailing = zip(letters, got[len(got) - len(letters) :], strict=True)
+    allowed = (*shape[:-2], *(sizes.get(letter, size) for letter, size in trailing))
+    if not broadcasts_to(got, allowed):
+      name = f"{type(tree).__name__}{jax.tree_util.keystr(path)}"
+      raise ValueError(f"{name} must be broadcastable to {allowed}, got shape {got}")
 
 
 def _axes_hint(inputs: Inputs) -> str:

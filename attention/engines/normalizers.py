@@ -253,11 +253,6 @@ class GaussianWindow(Normalizer):
 
   def weights(self, tile, state):
     softmax, centers = Softmax().weights(tile, state), as_real("centers", self.centers)
-    if not broadcasts_to(centers.shape, softmax.shape[:-1]):
-      raise ValueError(
-        f"centers must be broadcastable to the queries [... T], got centers {centers.shape}, queries "
-        f"{softmax.shape[:-1]}"
-      )
     positions = with_rank(tile.s.astype(softmax.dtype), softmax.ndim)
     centers = with_rank(centers.astype(softmax.dtype)[..., None], softmax.ndim)
     stddev = with_rank(jnp.asarray(self.stddev, softmax.dtype)[..., None, None], softmax.ndim)

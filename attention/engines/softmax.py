@@ -124,10 +124,6 @@ class Softmax(Normalizer):
     """Returns the score of the sink for each row, with the shape and dtype of rows [... T 1]."""
     sink = jnp.asarray(self.sink, rows.dtype)[..., None, None]
     sink = jnp.where(sink < jnp.inf, sink, jnp.nan)  # an infinite score gives NaN, as for other keys
-    if not broadcasts_to(sink.shape, rows.shape):
-      raise ValueError(
-        f"sink must be broadcastable to the leading axes {rows.shape[:-2]}, got shape {sink.shape[:-2]}"
-      )
     return jnp.broadcast_to(with_rank(sink, rows.ndim), rows.shape)
 
 
