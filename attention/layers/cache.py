@@ -51,6 +51,8 @@ def next_positions(cache: KVCache, inputs: jax.Array) -> jax.Array:
   Raises:
     ValueError: if the inputs and the cache have a different number of sequences.
   """
+  if not jnp.issubdtype(cache.length.dtype, jnp.integer):
+    raise ValueError(f"cache.length must be integers, got {cache.length.dtype}")
   if cache.length.shape != inputs.shape[:-2]:
     raise ValueError(
       f"cache must have the leading axes of the inputs, {inputs.shape[:-2]}, "
@@ -75,7 +77,10 @@ def write(cache: KVCache, keys: jax.Array, values: jax.Array, positions: jax.Arr
       got = f"{slots.dtype} {slots.shape}"
       raise ValueError(f"cache.{name} must be {new.dtype} {allowed} for these inputs, got {got}")
   is_known = not isinstance(cache.length, jax.core.Tracer)
-  length = max(np.ravel(cache.length), default=0) if is_known else 0
+  lengths = np.ravel(cache.length) if is_known else np.zeros(1, int)
+  length = max(lengths, default=0)
+  if min(lengths, default=0) < 0 or length > S:
+    raise ValueError(f"cache.length must be from 0 to {S}, the number of slots, got {lengths.tolist()}")
   if length + T > S:
     raise ValueError(
       f"cache is full: {T} new token{'s' * (T != 1)}, but only {S - length} of {S} slots are free"

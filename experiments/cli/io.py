@@ -92,10 +92,13 @@ def read_lines(path: pathlib.Path) -> list[str]:
   Raises:
     DataError: if it cannot be read, or is not UTF-8.
   """
+  content = read_bytes(path)
   try:
-    text = read_bytes(path).decode("utf-8-sig")
+    text = content.decode("utf-8-sig")
   except UnicodeDecodeError as error:
-    raise DataError(f"{path}: expected UTF-8, got {error}") from error
+    number = content[: error.start].count(b"\n") + 1
+    byte = f"byte 0x{error.object[error.start]:02x}"
+    raise DataError(f"{path}:{number}: expected UTF-8, got {byte}: {error.reason}") from error
   # str.splitlines would also split at other characters.
   return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 

@@ -110,14 +110,16 @@ class Progress(contextlib.AbstractContextManager):
   def summary(self) -> str:
     """Returns a line with the total time and speed."""
     num_steps, seconds = self._step - self._start, max(self._training_seconds(), 1e-9)
-    rate = self._tokens / max(self._token_seconds, 1e-9)  # tokens are counted up to the last record
+    rate = ""
+    if self._tokens:  # counted up to the last record
+      rate = f"{self._tokens / max(self._token_seconds, 1e-9):,.0f} target tokens/s, "
     parts = [f"{seconds:.0f} s of steps"]
     for activity, spent in self._seconds_by_activity.items():
       shapes = f" {counted(len(self._compiled_shapes), 'shape')}" if activity == "compiling" else ""
       parts.append(f"{spent:.0f} s {activity}{shapes}")
     return (
       f"trained {counted(num_steps, 'step')} in {time.perf_counter() - self._start_time:.0f} s "
-      f"({', '.join(parts)}): {1e3 * seconds / num_steps:.0f} ms/step, {rate:,.0f} target tokens/s, "
+      f"({', '.join(parts)}): {1e3 * seconds / num_steps:.0f} ms/step, {rate}"
       f"{self._data_seconds / seconds:.1%} of the time waiting for data; "
       f"peak memory {_peak_memory() / 2**20:,.0f} MiB"
     )

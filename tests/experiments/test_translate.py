@@ -207,7 +207,7 @@ def test_invalid_utf_8_files_are_errors(trained, tmp_path):
   path = tmp_path / "latin"
   path.write_bytes("a b\ncaff\xe8\n".encode("latin-1"))
   message = _error(trained, f"--input={path}", f"--output={tmp_path / 'out'}")
-  assert message.startswith(f"{path}: expected UTF-8, got ")
+  assert message == f"{path}:2: expected UTF-8, got byte 0xe8: invalid continuation byte"
   assert not (tmp_path / "out").exists()
 
 

@@ -485,6 +485,9 @@ def test_the_last_slot_is_used():
       {"length": jnp.zeros((), jnp.int32)},
       r"leading axes of the inputs, \(3,\), got cache.length of shape \(\)",
     ),
+    ({"length": np.array([0, -1, 0])}, r"cache.length must be from 0 to 11, .*, got \[0, -1, 0\]"),
+    ({"length": np.array([0, 12, 0])}, r"cache.length must be from 0 to 11, .*, got \[0, 12, 0\]"),
+    ({"length": np.zeros(3, np.float32)}, "cache.length must be integers, got float32"),
     ({"inputs_k": tokens}, "inputs_k, inputs_v and inputs_kv must be None with a cache"),
     ({"mask": np.ones((7, 7), bool)}, r"7, 11\), .* S the slots of the cache, got shape \(7, 7\)"),
     (
