@@ -122,7 +122,7 @@ def attend_heads_checked(
     try:
       jax.eval_shape(attend_repeated, queries, keys, values)
     except ValueError as error:
-      note = f" (keys and values are repeated for {N} heads)" if "keys" in str(error) else ""
+      note = f" (keys and values are repeated for {N} heads)" if "keys must have" in str(error) else ""
       raise ValueError(f"{error}{note}") from error
     raise
   return attend_repeated(queries, keys, values)

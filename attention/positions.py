@@ -315,7 +315,9 @@ def _rotary_rates(width: int, base: float) -> np.ndarray:
 
 def _as_positions(positions: jax.Array) -> jax.Array:
   """Returns positions as an array, or raises ValueError unless they are real numbers."""
-  is_float = jnp.issubdtype(as_array("positions", positions).dtype, jnp.floating)
+  is_list = isinstance(positions, (list, tuple))
+  leaves = jax.tree.leaves(positions) if is_list else [positions]
+  is_float = any(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves)
   return as_real("positions", positions) if is_float else as_integers("positions", positions)
 
 

@@ -49,9 +49,9 @@ def main() -> None:
   for warning in filter(None, [*warnings, compare.different_data_warning(folders, split)]):
     print(warning, file=sys.stderr)
   print(f"split: {escape_controls(split)}")
-  if line := compare.differences(folders):
-    print(line)
   print(compare.table(groups, split))
+  if line := compare.differences(folders, groups):
+    print(line)
   if _SIGNIFICANCE.value:
     systems, references = compare.translate_split(folders, split)
     if warning := compare.sample_size_warning(len(references)):

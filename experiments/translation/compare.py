@@ -81,10 +81,12 @@ def group_runs(folders: Sequence[pathlib.Path], names: Sequence[str] | None = No
   return {name: Runs(map(read_metrics, group)) for name, group in groups.items()}
 
 
-def differences(folders: Sequence[pathlib.Path]) -> str:
-  """Returns a line with the config fields that differ between groups, or ""."""
-  names = [f"config.{field}" for field in differing_fields(_configs_without_seeds(folders))]
-  return f"the groups differ in {', '.join(names)}" if names else ""
+def differences(folders: Sequence[pathlib.Path], groups: Iterable[str]) -> str:
+  """Returns a line with the config fields that differ between groups, or "" if their names have them."""
+  fields = differing_fields(_configs_without_seeds(folders))
+  if not fields or all(name.startswith(f"{fields[0]}=") for name in groups):
+    return ""
+  return f"the groups differ in {', '.join(f'config.{field}' for field in fields)}"
 
 
 def _configs_without_seeds(folders: Sequence[pathlib.Path]) -> list[base.Config]:

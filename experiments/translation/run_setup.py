@@ -61,8 +61,8 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
       provenance.check_same_vocabularies(folder, vocabulary_words(task))
       launch["vocabularies"] = provenance.vocabulary_digest(vocabulary_words(task))
       spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
-      _check_memory(spec)
       _check_data(config, folder, task, spec)
+      _check_memory(spec)
       _check_not_stopped(config, folder, task)
       if is_primary():
         exits.enter_context(workdir.workdir_lock(folder))

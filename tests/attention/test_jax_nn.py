@@ -323,9 +323,13 @@ VECTORS = draw()[:3]
     (
       VECTORS,
       {"mask": np.ones((B, N, S, T), bool)},
-      r"mask must be broadcastable .*\(2, 3, 2, 5, 7\).*\(2, 3, 2, 7, 5\)",
+      r"mask must be broadcastable .*\(2, 6, 5, 7\), got shape \(2, 6, 7, 5\)",
     ),
-    (VECTORS, {"bias": np.ones((K, T, S), np.float32)}, r"bias must have 6 heads .*\(3, 5, 7\)"),
+    (
+      VECTORS,
+      {"bias": np.ones((K, T, S), np.float32)},
+      r"bias must be .* \(2, 6, 5, 7\), got shape \(3, 5, 7\)",
+    ),
     (VECTORS, {"bias": np.ones((T, S), bool)}, r"bias must be floating-point, got bool"),
     (
       VECTORS,
@@ -355,7 +359,7 @@ VECTORS = draw()[:3]
     (
       (VECTORS[0][:, :, 1:], *VECTORS[1:]),
       {},
-      r"heads of the queries must be a multiple of those of the keys",
+      r"the number of query heads must be a multiple of the number of key heads",
     ),
     ((VECTORS[0].astype(jnp.bfloat16), *VECTORS[1:]), {}, r"one dtype.*bfloat16"),
   ],

@@ -100,7 +100,12 @@ def test_different_tasks_give_a_warning(tmp_path):
   line = "the runs are evaluated on different sentences, because of data.task, data.test_file\n"
   assert (finished.code, finished.errors) == (0, line)
   # The fields that differ are too long for the table.
-  assert [row.split()[0] for row in finished.output.splitlines()[2:]] == [*map(str, folders)]
+  *rows, line = finished.output.splitlines()[2:]
+  assert [row.split()[0] for row in rows] == [*map(str, folders)]
+  fields = "model.attention", "data.task", "data.train_file", "data.validation_file", "data.test_file"
+  assert sorted(line.removeprefix("the groups differ in ").split(", ")) == sorted(
+    f"config.{name}" for name in fields
+  )
 
 
 def test_moved_data_are_the_same(tmp_path):
