@@ -190,6 +190,8 @@ def llama_layer(
   * Gemma (the first): `norm_offset=1`. The attention needs `qkv_features`, and the feed-forward network
     `activation=nn.gelu`. Later models have other layers.
 
+  Other models with these names, such as Granite and Helium, compute other functions.
+
   Args:
     state: the state of the model or of the layer.
     num_heads: number of heads, N.
