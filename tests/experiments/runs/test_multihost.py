@@ -111,7 +111,7 @@ def test_failed_processes_end_the_others(tmp_path):
   with two_processes(tmp_path / "run") as processes:
     first, second = (process.finish(60) for process in processes)
   assert (first.code, first.errors) == (2, f"error: cannot write to {tmp_path / 'run'}: File exists\n")
-  assert second.code in (2, -signal.SIGABRT), second  # JAX aborts a process that does not communicate
+  assert second.code != 0, second  # 2, or a signal if JAX ends it first, from a thread of its own
 
 
 @pytest.mark.exhaustive
