@@ -213,7 +213,7 @@ def llama3_frequencies(
   """
   rates = _rotary_rates(width, base)
   _check_longer(factor, original_length)
-  _check_turns(low_freq_factor=low_freq_factor, high_freq_factor=high_freq_factor)
+  _check_turns("low_freq_factor", low_freq_factor, "high_freq_factor", high_freq_factor)
   turns = original_length * rates / (2 * math.pi)
   share = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
   return jnp.asarray((1 - share) * rates / factor + share * rates, jnp.float32)
@@ -259,7 +259,7 @@ def yarn_frequencies(
   rates = _rotary_rates(width, base)
   check_number("base", base, "above 1", lambda number: number > 1)
   _check_longer(factor, original_length)
-  _check_turns(beta_slow=beta_slow, beta_fast=beta_fast)
+  _check_turns("beta_slow", beta_slow, "beta_fast", beta_fast)
   low, high = (
     width * math.log(original_length / (2 * math.pi * turns)) / (2 * math.log(base))
     for turns in (beta_fast, beta_slow)
@@ -298,11 +298,10 @@ def _check_longer(factor: float, original_length: int = 1) -> None:
   check_size("original_length", original_length)
 
 
-def _check_turns(**numbers: float) -> None:
+def _check_turns(low_name: str, low: float, high_name: str, high: float) -> None:
   """Raises ValueError unless two numbers of turns are positive, and the second is the larger."""
-  (name, low), (other, high) = numbers.items()
-  check_number(name, low, "above 0 and finite", lambda number: 0 < number < math.inf)
-  check_number(other, high, f"above {name}={low} and finite", lambda number: low < number < math.inf)
+  check_number(low_name, low, "above 0 and finite", lambda number: 0 < number < math.inf)
+  check_number(high_name, high, f"above {low_name}={low} and finite", lambda number: low < number < math.inf)
 
 
 def _rotary_rates(width: int, base: float) -> np.ndarray:

@@ -18,7 +18,7 @@ from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
-from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
+from experiments.cli.io import check_files, define_input, define_output, flag_path, write_lines
 from experiments.cli.messages import counted
 from experiments.text.alignments import format_alignment
 from experiments.text.parallel_corpus import read_pairs
@@ -38,7 +38,7 @@ _OUTPUT = define_output("file for the alignments; default: standard output")
 
 
 def main() -> None:
-  folder, path = cli.workdir_path(_WORKDIR), input_path(_INPUT)
+  folder, path = cli.workdir_path(_WORKDIR), flag_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
   is_word = _LEVEL.value == "word"
   if is_word and _TOKENS.value:

@@ -27,7 +27,7 @@ from experiments.benchmarks.cases import TOLERANCES
 from experiments.benchmarks.suites import SUITES
 from experiments.benchmarks.timing import measure, peak_flops
 from experiments.cli import flags as cli
-from experiments.cli.io import input_path, output_folder
+from experiments.cli.io import flag_path, output_folder
 
 _SUITES = flags.DEFINE_list(
   "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}"
@@ -86,7 +86,7 @@ def _earlier_records() -> dict[str, list[dict[str, Any]]]:
   """Returns the records of --compare by case. A folder is added to the baselines instead."""
   if _COMPARE.value is None:
     return {}
-  path = input_path(_COMPARE)
+  path = flag_path(_COMPARE)
   try:
     if path.is_dir():
       add_version(path)

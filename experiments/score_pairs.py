@@ -12,7 +12,7 @@ import math
 import sys
 
 from experiments.cli import flags as cli
-from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
+from experiments.cli.io import check_files, define_input, define_output, flag_path, write_lines
 from experiments.cli.messages import counted
 from experiments.text.parallel_corpus import read_pairs
 from experiments.translation import decoding_flags, load
@@ -25,7 +25,7 @@ _OUTPUT = define_output("file for the scores; default: standard output")
 
 
 def main() -> None:
-  folder, path = cli.workdir_path(_WORKDIR), input_path(_INPUT)
+  folder, path = cli.workdir_path(_WORKDIR), flag_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
   pairs = [pair[:2] for pair in read_pairs(path, alignment_tokens=None)]
   translator = load(folder, checkpoint=_CHECKPOINT.value)

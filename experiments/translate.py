@@ -25,7 +25,7 @@ from experiments.cli.io import (
   check_files,
   define_input,
   define_output,
-  input_path,
+  flag_path,
   output_path,
   read_lines,
   write_lines,
@@ -99,7 +99,7 @@ def _check_flags(decode_options: Mapping[str, Any]) -> None:
     raise cli.UsageError("--output needs --input")
   check_files(_INPUT, _OUTPUT)
   if _DICTIONARY.value is not None:
-    input_path(_DICTIONARY)
+    flag_path(_DICTIONARY)
   if _FIGURE.value is None:
     return
   if _TEXT.value is None:

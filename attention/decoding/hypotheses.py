@@ -130,13 +130,13 @@ def _check_rows(name: str, array: Any, B: int) -> None:
 
 def _check_known_below(name: str, tokens: Any, V: int) -> None:
   """Raises ValueError if a known token is not among the V tokens of the logits. Negative tokens pass."""
-  if not isinstance(tokens, jax.core.Tracer) and np.max(np.asarray(tokens).astype(np.int64), initial=-1) >= V:
+  if _is_known(tokens) and np.max(np.asarray(tokens).astype(np.int64), initial=-1) >= V:
     raise ValueError(f"{name} must be below {V}, the number of logits, got {tokens}")
 
 
 def _check_prompts(prompts: Any, T: int, eos_id: Any) -> None:
   """Raises ValueError unless known prompts fit into T steps, and have no end token and no gaps."""
-  if isinstance(prompts, jax.core.Tracer):
+  if not _is_known(prompts):
     return
   rows = np.atleast_1d(np.asarray(prompts).astype(np.int64))
   rows = rows[:, None] if rows.ndim == 1 else rows
@@ -146,8 +146,12 @@ def _check_prompts(prompts: Any, T: int, eos_id: Any) -> None:
   longest = np.max(np.sum(is_token, axis=1), initial=1)
   if longest - 1 > T:
     raise ValueError(f"max_length must be at least {longest - 1} for prompts of {longest} tokens, got {T}")
-  if not isinstance(eos_id, jax.core.Tracer) and (is_token[:, 1:] & (rows[:, 1:] == eos_id)).any():
+  if _is_known(eos_id) and (is_token[:, 1:] & (rows[:, 1:] == eos_id)).any():
     raise ValueError(f"bos_id must have eos_id={eos_id} only as first token, got {prompts}")
+
+
+def _is_known(tokens: Any) -> bool:
+  return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tokens))
 
 
 def _with_prompt(step: Step, rows: jax.Array) -> Step:

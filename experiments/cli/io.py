@@ -27,7 +27,7 @@ def define_output(help_string: str) -> flags.FlagHolder:
 def check_files(read: flags.FlagHolder, written: flags.FlagHolder) -> None:
   """Raises UsageError if a name is empty, --output cannot be written, or both flags name the same file."""
   if read.value is not None:
-    input_path(read)
+    flag_path(read)
   if written.value is None:
     return
   path = output_path(written)
@@ -35,8 +35,8 @@ def check_files(read: flags.FlagHolder, written: flags.FlagHolder) -> None:
     raise UsageError(f"--output must not be the same file as --{read.name}, got {written.value!r}")
 
 
-def input_path(flag: flags.FlagHolder) -> pathlib.Path:
-  """Returns the value of a flag that names a file to read.
+def flag_path(flag: flags.FlagHolder) -> pathlib.Path:
+  """Returns the value of a flag that names a file.
 
   Raises:
     UsageError: if it is missing.
@@ -52,7 +52,7 @@ def output_path(flag: flags.FlagHolder) -> pathlib.Path:
   Raises:
     UsageError: if it is missing, is a folder, or its folder does not exist.
   """
-  path = input_path(flag)
+  path = flag_path(flag)
   if not path.absolute().parent.is_dir():
     raise UsageError(f"--{flag.name} must be in an existing folder, got {flag.value!r}")
   if path.is_dir():

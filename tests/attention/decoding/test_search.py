@@ -420,6 +420,8 @@ def test_each_sequence_may_have_its_first_token():
   desired = [by_a_loop(state, bos_id=token)[0] for state, token in zip(STATES, FIRST, strict=True)]
   np.testing.assert_array_equal(search_greedily(bos_id=FIRST.astype(np.uint8)).tokens, desired)
   np.testing.assert_array_equal(result.tokens, desired)
+  traced = jax.jit(lambda tokens: search_greedily(bos_id=[*tokens]).tokens)(FIRST)  # a list of traced tokens
+  np.testing.assert_array_equal(traced, desired)
   with pytest.raises(ValueError, match=r"bos_id must be a token, .*, with B=5, got shape \(2,\)"):
     search_greedily(bos_id=FIRST[:2])
 
