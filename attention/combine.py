@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import as_floating, as_real, check_rank
+from attention.arrays.dtypes import compute_dtype
 from attention.arrays.eager_jit import eager_jit
+from attention.arrays.masking import is_minus_infinity, where
 from attention.arrays.shapes import broadcasts_to, with_rank
-from attention.arrays.sharding import compute_dtype
-from attention.engines.masking import is_minus_infinity, where
 
 
 @eager_jit

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.pytrees import leaf_axes
-from attention.arrays.sharding import matmul_precision, varying
-from attention.engines.attention_inputs import prepare
-from attention.engines.bias import BiasLike
+from attention.arrays.dtypes import matmul_precision
+from attention.arrays.named_axes import leaf_axes
+from attention.arrays.sharding import varying
+from attention.biases.base import BiasLike
 from attention.engines.blockwise import blockwise
+from attention.engines.inputs import prepare
 from attention.masks import Array, Mask
-from attention.scores.score import Score
+from attention.scores.base import Score
 from attention.validation import check_options, check_vectors
 
 

@@ -4,20 +4,20 @@ from typing import Any
 
 import jax
 
+from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.sharding import matmul_precision
-from attention.engines.attention_inputs import Options, prepare
-from attention.engines.bias import BiasLike
+from attention.biases.base import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import choose_implementation
 from attention.engines.dense import AttentionOutput, dense
-from attention.engines.softmax import Normalizer
+from attention.engines.inputs import Options, prepare
 from attention.masks import Array, Mask
+from attention.normalizers.base import Normalizer
 from attention.scores.additive import Additive
+from attention.scores.base import Score
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
-from attention.scores.score import Score
 from attention.validation import check_options, check_vectors
 
 

@@ -8,19 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, check_rank
+from attention.arrays.dtypes import compute_dtype
 from attention.arrays.eager_jit import eager_jit, has_user_code
-from attention.arrays.pytrees import NamedAxes, leaf_axes, register_pytree
+from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import LAYOUT, ones_hint
-from attention.arrays.sharding import compute_dtype
-from attention.engines.attention_inputs import Inputs, Options
-from attention.engines.bias import BiasLike, FunctionBias
+from attention.biases.base import BiasLike, FunctionBias
 from attention.engines.dense import AttentionOutput
-from attention.engines.softmax import Normalizer
-from attention.engines.tiling import tile_has_leading_axes
+from attention.engines.inputs import Inputs, Options
+from attention.engines.plan import tile_has_leading_axes
 from attention.functional import attend_checked
 from attention.masks import Array, Mask
+from attention.normalizers.base import Normalizer
+from attention.scores.base import Score
 from attention.scores.dot_product import ScaledDotProduct
-from attention.scores.score import Score
 from attention.validation import check_dtypes, check_lengths, check_options, check_vectors
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention import masks
 from attention.arrays.checks import as_array, as_integers, as_real
-from attention.engines.bias import BiasLike
+from attention.biases.base import BiasLike
 from attention.grouped_heads import attend_heads
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import check_rank
+from attention.arrays.dtypes import matmul_precision
+from attention.arrays.masking import where
 from attention.arrays.shapes import with_rank
-from attention.arrays.sharding import matmul_precision
-from attention.engines.masking import where
 
 
 def linear(

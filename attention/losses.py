@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import as_array, as_floating, as_integers, check_rank
+from attention.arrays.dtypes import compute_dtype
 from attention.arrays.shapes import with_rank
-from attention.arrays.sharding import compute_dtype
 
 
 def alignment_loss(weights: jax.Array, links: jax.Array) -> jax.Array:

@@ -7,17 +7,17 @@ import jax
 
 from attention.arrays.checks import as_floating, check_rank
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
-from attention.engines.attention_inputs import Options
-from attention.engines.bias import BiasLike
+from attention.biases.base import BiasLike
 from attention.engines.dense import AttentionOutput
-from attention.engines.softmax import Normalizer
+from attention.engines.inputs import Options
 from attention.grouped_heads import attend_heads_checked
 from attention.linear import merge_heads, project_heads
 from attention.masks import Array, Mask
+from attention.normalizers.base import Normalizer
+from attention.scores.base import Score
 from attention.scores.dot_product import ScaledDotProduct
-from attention.scores.score import Score
 from attention.validation import check_options
 
 

@@ -5,17 +5,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.sharding import matmul_precision
-from attention.engines.attention_inputs import Inputs, Options, prepare
-from attention.engines.bias import BiasLike
+from attention.arrays.masking import finish_rows, mask_value, softmax_shift
+from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
 from attention.engines.in_passes import block_rows, fold_key_blocks, in_passes
-from attention.engines.masking import finish_rows, mask_value, softmax_shift
-from attention.engines.rows import ScoreRows, ScoreTile, one_tile
-from attention.engines.tiling import TilingPlan, make_tiling_plan
+from attention.engines.inputs import Inputs, Options, prepare
+from attention.engines.plan import TilingPlan, make_tiling_plan
 from attention.masks import Array, Mask
-from attention.scores.score import Score
+from attention.normalizers.rows import ScoreRows, ScoreTile, one_tile
+from attention.scores.base import Score
 from attention.validation import check_options, check_queries_and_keys
 
 

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, check_number, check_rank, check_size, key_shape
-from attention.arrays.pytrees import NamedAxes, leaf_axes
+from attention.arrays.named_axes import NamedAxes, leaf_axes
 from attention.arrays.shapes import LAYOUT, broadcast_leading
-from attention.engines.attention_inputs import Options
-from attention.engines.bias import BiasLike, as_bias
-from attention.engines.softmax import Normalizer, Softmax
+from attention.biases.base import BiasLike, as_bias
+from attention.engines.inputs import Options
 from attention.masks import Array, Mask, as_mask
-from attention.scores.score import Score
+from attention.normalizers.base import Normalizer
+from attention.normalizers.softmax import Softmax
+from attention.scores.base import Score
 
 T = TypeVar("T")
 

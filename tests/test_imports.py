@@ -17,6 +17,8 @@ PURE = (
   "arrays",
   "masks",
   "scores",
+  "biases",
+  "normalizers",
   "engines",
   "linear",
   "combine",

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.pytrees import combine
+from attention.arrays.named_axes import combine
 from attention.arrays.shapes import assumed_product, is_known, with_rank
 
 # A function whose derivatives recompute it and store only its arguments.

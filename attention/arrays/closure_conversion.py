@@ -8,7 +8,7 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 
-from attention.arrays.pytrees import NamedAxes, register_pytree
+from attention.arrays.named_axes import NamedAxes, register_pytree
 from attention.arrays.sharding import match_vma, varying
 
 

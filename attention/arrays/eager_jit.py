@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from attention.arrays.pytrees import NamedAxes
+from attention.arrays.named_axes import NamedAxes
 
 T = TypeVar("T", bound=Callable[..., Any])
 

@@ -73,3 +73,18 @@ def axes_lacking(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
   count = len(target) - len(shape)
   with_ones = (*shape[:1], *[1] * count, *shape[1:])
   return count if shape and broadcasts_to(with_ones, target) else 0
+
+
+def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None:
+  """Raises ValueError unless the shape of a mask or bias broadcasts to the scores [... T S]."""
+  if not broadcasts_to(got, shape):
+    message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {got}"
+    if hint := ones_hint(axes_lacking(got, shape)):
+      message += hint
+    elif 1 not in got[-2:] and broadcasts_to((*got[:-2], got[-1], got[-2]), shape):
+      message += "; its last axes are queries and keys: use jnp.swapaxes(array, -1, -2)"
+    elif len(got) > len(shape) and got[-3] == 1 and broadcasts_to(got[:-3] + got[-2:], shape):
+      message += "; the scores have no axis for heads: omit [:, None]"
+    elif len(shape) > 3 and got[-2:] == (shape[-3], shape[-3]):
+      message += f"; {LAYOUT}"
+    raise ValueError(message)

@@ -1,23 +1,8 @@
-"""Sharded arrays, dtypes and precision of computation, and properties of the device."""
+"""Sharded arrays."""
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-
-
-def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:
-  """Returns the dtype of scores, softmax and sums: float64 for float64, otherwise float32."""
-  return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
-
-
-def matmul_precision() -> str:
-  """Returns the precision of matrix products: "highest", unless the user has set one.
-
-  By default, GPUs round float32 factors to 10 bits and TPUs to 8. This also matters for half-precision
-  inputs, since softmax weights and projected queries are float32.
-  """
-  return jax.config.jax_default_matmul_precision or "highest"  # type: ignore[attr-defined]
 
 
 def match_vma(tree: Any, arrays: Any) -> Any:
@@ -39,14 +24,6 @@ def is_explicitly_sharded(*arrays: jax.Array) -> bool:
   """Returns whether the type of an array contains a sharding, as on meshes with `AxisType.Explicit`."""
   avals: list[Any] = [jax.typeof(array) for array in arrays]
   return any(axis is not None for aval in avals for axis in aval.sharding.spec)
-
-
-def is_cpu() -> bool:
-  """Returns whether to compute one tile at a time, which suits CPU caches, instead of many together.
-
-  This is decided by the default device at trace time. Results are valid on any device.
-  """
-  return jax.default_backend() == "cpu"
 
 
 def leading_axes_may_be_sharded() -> bool:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import check_number, check_size, key_shape
-from attention.arrays.sharding import compute_dtype
+from attention.arrays.dtypes import compute_dtype
 from attention.decoding.hypotheses import Search, SearchResult, Step, prepare_search
 
 # choose(i, logits [B V]) -> tokens [B]

@@ -23,16 +23,16 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.pytrees import combine
+from attention.arrays.masking import finish_rows, is_valid_row, mask_value, masked_scores, softmax_shift
+from attention.arrays.named_axes import combine
 from attention.arrays.shapes import with_rank
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
-from attention.engines.attention_inputs import Inputs
 from attention.engines.dense import AttentionOutput, dense
 from attention.engines.in_passes import attend_to_keys, in_passes
-from attention.engines.masking import finish_rows, is_valid_row, mask_value, masked_scores, softmax_shift
-from attention.engines.softmax import Softmax
-from attention.engines.tiles import Operands, merge_key_blocks, nonzero_tangents, over_tiles
-from attention.engines.tiling import TilingPlan, make_tiling_plan
+from attention.engines.inputs import Inputs
+from attention.engines.loops import Operands, merge_key_blocks, nonzero_tangents, over_tiles
+from attention.engines.plan import TilingPlan, make_tiling_plan
+from attention.normalizers.softmax import Softmax
 
 Tree = TypeVar("Tree")
 

@@ -2,7 +2,7 @@
 
 import jax
 
-from attention.arrays import sharding
+from attention.arrays import device
 from attention.arrays.shapes import assumed_product, broadcast_leading
 from attention.arrays.sharding import is_explicitly_sharded
 
@@ -28,4 +28,4 @@ def choose_implementation(
     return "blockwise"  # computes weights separately; under jit, not at all if they are unused
   if return_weights:
     return "dense"  # stores all scores anyway
-  return "blockwise" if sharding.is_cpu() and scores >= MIN_TILED_SCORES else "dense"
+  return "blockwise" if device.is_cpu() and scores >= MIN_TILED_SCORES else "dense"

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.masking import finish_rows
 from attention.arrays.shapes import with_rank
-from attention.engines.attention_inputs import Inputs
-from attention.engines.masking import finish_rows
-from attention.engines.rows import one_tile
-from attention.engines.softmax import logsumexp, pair_weights
+from attention.engines.inputs import Inputs
+from attention.normalizers.base import pair_weights
+from attention.normalizers.rows import one_tile
+from attention.normalizers.softmax import logsumexp
 
 
 class AttentionOutput(NamedTuple):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.pytrees import NamedAxes, register_pytree
+from attention.arrays.named_axes import NamedAxes, register_pytree
 from attention.arrays.shapes import with_rank
 
 

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.batched_loops import rematerialized
-from attention.arrays.pytrees import combine
-from attention.engines.attention_inputs import Inputs
-from attention.engines.masking import finish_rows, mask_value
-from attention.engines.rows import ScoreRows, ScoreTile, score_tile
-from attention.engines.softmax import pair_weights
-from attention.engines.tiles import Operands, nonzero_tangents, over_tiles, scan_key_blocks
-from attention.engines.tiling import TilingPlan
+from attention.arrays.masking import finish_rows, mask_value
+from attention.arrays.named_axes import combine
+from attention.engines.inputs import Inputs
+from attention.engines.loops import Operands, nonzero_tangents, over_tiles, scan_key_blocks
+from attention.engines.plan import TilingPlan
+from attention.normalizers.base import pair_weights
+from attention.normalizers.rows import ScoreRows, ScoreTile, score_tile
 
 Tree = TypeVar("Tree")
 

@@ -7,17 +7,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention.arrays.checks import check_number, check_size
-from attention.arrays.shapes import broadcast_leading, with_rank
-from attention.arrays.sharding import compute_dtype
-from attention.engines.attention_inputs import check_pairs
-from attention.engines.bias import BiasLike
+from attention.arrays.dtypes import compute_dtype
+from attention.arrays.masking import finite
+from attention.arrays.shapes import broadcast_leading, check_pairs, with_rank
+from attention.biases.base import BiasLike
 from attention.engines.dense import AttentionOutput
-from attention.engines.masking import finite
-from attention.engines.normalizers import GaussianWindow
-from attention.engines.softmax import Normalizer
 from attention.functional import attend
 from attention.layers.projections import Projection, kernel_init
 from attention.masks import Array, Mask, as_mask
+from attention.normalizers.base import Normalizer
+from attention.normalizers.gaussian_window import GaussianWindow
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
 
 # Projected keys [... S H] and values [... S D].

@@ -10,9 +10,9 @@ import numpy as np
 
 from attention import masks
 from attention.arrays.checks import check_size
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
-from attention.engines.bias import BiasLike
+from attention.biases.base import BiasLike
 from attention.masks import Array, Mask, as_mask
 
 

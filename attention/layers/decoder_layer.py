@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from attention import masks
 from attention.arrays.checks import as_array
-from attention.engines.bias import BiasLike
+from attention.biases.base import BiasLike
 from attention.layers.cache import KVCache
 from attention.layers.encoder_layer import TransformerLayer
 from attention.layers.multi_head import MultiHeadAttention

@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax.typing import Dtype
 
 from attention.arrays.checks import as_array
-from attention.engines.bias import BiasLike
+from attention.biases.base import BiasLike
 from attention.layers.cache import KVCache
 from attention.layers.multi_head import MultiHeadAttention
 from attention.layers.projections import LayerNorm, Linear, check_unused, is_deterministic, promote, relu

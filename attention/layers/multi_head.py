@@ -10,8 +10,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
 from attention.arrays.checks import as_floating, check_size
-from attention.engines.bias import BiasLike
-from attention.engines.softmax import Normalizer, Softmax
+from attention.biases.base import BiasLike
 from attention.grouped_heads import attend_heads
 from attention.layers import cache as caches
 from attention.layers.cache import KVCache
@@ -25,7 +24,9 @@ from attention.layers.projections import (
 )
 from attention.linear import project
 from attention.masks import Array, Mask
-from attention.scores.score import Score
+from attention.normalizers.base import Normalizer
+from attention.normalizers.softmax import Softmax
+from attention.scores.base import Score
 
 
 class MultiHeadAttention(nn.Module):

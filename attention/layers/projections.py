@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
 from attention.arrays.checks import check_size
-from attention.arrays.sharding import compute_dtype
+from attention.arrays.dtypes import compute_dtype
 from attention.linear import linear, merge_heads, project, project_heads
 
 

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention.arrays.checks import check_size
-from attention.engines.attention_inputs import check_pairs
-from attention.engines.bias import BiasLike
-from attention.engines.normalizers import Monotonic
+from attention.arrays.shapes import check_pairs
+from attention.biases.base import BiasLike
 from attention.layers.attention_layers import AdditiveAttention, KeysValues
 from attention.layers.projections import kernel_init
 from attention.masks import Array, Mask, as_mask
+from attention.normalizers.monotonic import Monotonic
 from attention.scores import Additive, LocationAware, Score, location_features
 
 

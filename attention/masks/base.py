@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array
-from attention.arrays.pytrees import NamedAxes, leaf_axes, register_pytree
+from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray

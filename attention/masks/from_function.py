@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.closure_conversion import Closure, at_pairs, closure
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
 from attention.masks.base import BlockSummary, Mask
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_integers, check_numbers, check_rank, check_size
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
 from attention.masks.base import Array, BlockSummary, Mask, aligned, all_of
 
 

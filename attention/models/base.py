@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import positions
-from attention.arrays.sharding import compute_dtype
+from attention.arrays.dtypes import compute_dtype
 from attention.layers import MultiHeadAttention
 from attention.layers.projections import kernel_init
 from attention.linear import linear

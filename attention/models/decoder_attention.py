@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import masks
-from attention.engines.softmax import Normalizer
 from attention.layers import (
   AdditiveAttention,
   BilinearAttention,
@@ -18,6 +17,7 @@ from attention.layers import (
 )
 from attention.layers.attention_layers import LocalAttention
 from attention.layers.stateful_attention import LocationAwareAttention, MonotonicAttention
+from attention.normalizers.base import Normalizer
 
 _LAYERS: dict[str, Any] = {
   "additive": AdditiveAttention,

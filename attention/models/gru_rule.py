@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
 from attention.linear import linear
 
 # attend_fn(memory, states [B H]) -> contexts [B D]

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.engines.softmax import Normalizer
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.projections import LayerNorm, Linear
 from attention.models import decoder_attention
@@ -16,6 +15,7 @@ from attention.models.decoder_attention import AttentionResult, DecoderMemory, i
 from attention.models.encoders import Encoded
 from attention.models.gru import attention_gru, gru, project_inputs
 from attention.models.gru_params import GRUModule
+from attention.normalizers.base import Normalizer
 
 ATTEND_ORDERS = ("before", "after")
 

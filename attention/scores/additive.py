@@ -4,15 +4,15 @@ import dataclasses
 
 import jax
 
-from attention.arrays import sharding
+from attention.arrays import device, sharding
 from attention.arrays.batched_loops import map_leading_axes
 from attention.arrays.checks import as_real, check_rank
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import assumed_product, broadcast_leading, with_rank
 from attention.arrays.sharding import match_vma
 from attention.scores.additive_kernel import sums_of_tanh
-from attention.scores.score import Score
+from attention.scores.base import Score
 from attention.scores.validation import check_width, floating
 
 # Maximum number of pairs that are computed together, so that they stay in the cache of a CPU.
@@ -61,7 +61,7 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
   arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
 
   # On a CPU, compute as many leading axes together as fit in the cache.
-  kept = 0 if sharding.is_cpu() and not sharding.leading_axes_may_be_sharded() else len(leading)
+  kept = 0 if device.is_cpu() and not sharding.leading_axes_may_be_sharded() else len(leading)
   while kept < len(leading) and assumed_product((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
   looped = leading[: len(leading) - kept]

@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.batched_loops import rematerialized, unvmap_any
+from attention.arrays.dtypes import matmul_precision
 from attention.arrays.shapes import assumed_product, is_known
-from attention.arrays.sharding import match_vma, matmul_precision
+from attention.arrays.sharding import match_vma
 
 # Number of rows per step; in the sums, they share a division. More would exceed the registers of a CPU.
 ROWS = 4

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import as_real, check_rank
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.dtypes import matmul_precision
+from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
-from attention.arrays.sharding import matmul_precision
+from attention.scores.base import Score
 from attention.scores.dot_product import dot_product_scores
-from attention.scores.score import Score
 from attention.scores.validation import floating
 
 

@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
+from attention.scores.base import Score
 from attention.scores.dot_product import dot_product_scores
-from attention.scores.score import Score
 from attention.scores.validation import floating, scaled
 
 

@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.dtypes import matmul_precision
+from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
-from attention.arrays.sharding import matmul_precision
-from attention.scores.score import Score
+from attention.scores.base import Score
 from attention.scores.validation import check_width, floating, scaled
 
 

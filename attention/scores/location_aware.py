@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 from attention.arrays.batched_loops import rematerialized
 from attention.arrays.checks import as_array, as_floating, check_rank
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.dtypes import matmul_precision
+from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import same_rank
-from attention.arrays.sharding import matmul_precision
-from attention.scores.score import Score
+from attention.scores.base import Score
 from attention.scores.validation import check_width
 
 

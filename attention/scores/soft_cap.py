@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import check_numbers
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import with_rank
-from attention.scores.score import Score
+from attention.scores.base import Score
 from attention.scores.validation import per_score
 
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import as_array, as_real, check_rank
+from attention.arrays.dtypes import compute_dtype
 from attention.arrays.shapes import broadcast_leading, with_rank
-from attention.arrays.sharding import compute_dtype
 
 
 def scaled(vectors: jax.Array, scale: jax.Array | float, name: str = "scale") -> jax.Array:

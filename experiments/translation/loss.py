@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.sharding import compute_dtype
-from attention.engines.tiling import even_blocks
+from attention.arrays.dtypes import compute_dtype
+from attention.engines.plan import even_blocks
 from experiments.text.vocabularies import PAD_ID
 
 # Maximum number of logits per chunk: small enough for the cache of a CPU, large enough for fast matmuls.

@@ -11,7 +11,7 @@ from helpers.fixtures import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, mos
 
 import attention
 from attention import masks, positions
-from attention.arrays.pytrees import leaf_axes
+from attention.arrays.named_axes import leaf_axes
 
 B, N, T, S, H = DIMS["BNTSH"]
 

@@ -36,7 +36,7 @@ from helpers.fixtures import (
 
 import attention
 from attention import masks, positions
-from attention.arrays import sharding
+from attention.arrays import device
 
 B, T, S = DIMS["BTS"]
 LENGTHS = np.array([2, 5])
@@ -251,7 +251,7 @@ def test_public_functions_lower_for_every_platform(name, dtype):
 )
 @pytest.mark.usefixtures("additive_in_loops")
 def test_tiles_lower_for_every_platform(kind, sequentially, monkeypatch):
-  monkeypatch.setattr(sharding, "is_cpu", lambda: sequentially)
+  monkeypatch.setattr(device, "is_cpu", lambda: sequentially)
   parameters = {
     name: np.ones((11,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
   }

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.arrays import batched_loops, sharding
+from attention.arrays import batched_loops, device
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
 @pytest.mark.parametrize("sequentially", [True, False])
 def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypatch):
-  monkeypatch.setattr(sharding, "is_cpu", lambda: sequentially)
+  monkeypatch.setattr(device, "is_cpu", lambda: sequentially)
   rng = np.random.default_rng(0)
   shapes = (2, 3, 5, 7), (2, 1, 5, 1), (1, 3, 1, 7), (1, 1, 1, 7)
   arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]

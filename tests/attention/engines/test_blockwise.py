@@ -29,8 +29,8 @@ from helpers.fixtures import (
 
 import attention
 from attention import masks, positions
-from attention.arrays import sharding
-from attention.engines import tiling as plan_module
+from attention.arrays import device
+from attention.engines import plan as plan_module
 
 B, T, S = DIMS["BTS"]
 
@@ -220,7 +220,7 @@ def test_long_heads_need_little_memory(kind, is_causal):
 @pytest.mark.parametrize("kind", always("scaled_dot_product", "user_defined", of=SCORES))
 def test_parallel_tiles_have_bounded_memory(kind, monkeypatch, fresh_programs):
   # As on a GPU, with default block sizes, for a batch with heads.
-  monkeypatch.setattr(sharding, "is_cpu", lambda: False)
+  monkeypatch.setattr(device, "is_cpu", lambda: False)
   monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
   monkeypatch.setattr(plan_module, "default_block_sizes", lambda *_: (32, 64))
   parameters = {name: np.ones((4,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()}
@@ -323,7 +323,7 @@ def test_lengths_and_segments_are_not_constants():
 @pytest.mark.parametrize("kind", always("bilinear", "additive", of=SCORES))
 def test_all_tiles_at_once(kind, monkeypatch, fresh_programs):
   # As on a GPU.
-  monkeypatch.setattr(sharding, "is_cpu", lambda: False)
+  monkeypatch.setattr(device, "is_cpu", lambda: False)
   inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
   allowed = np.tri(T, S, dtype=bool) & (np.arange(S) < 4)
   desired = expected(kind, inputs, mask=allowed)

@@ -9,9 +9,9 @@ from helpers.fixtures import FLOAT32, SCORES, always, assert_close, assert_trees
 
 import attention
 from attention import masks
-from attention.arrays.pytrees import leaf_axes
-from attention.engines.attention_inputs import prepare
-from attention.engines.tiling import make_tiling_plan
+from attention.arrays.named_axes import leaf_axes
+from attention.engines.inputs import prepare
+from attention.engines.plan import make_tiling_plan
 from attention.validation import check_options
 
 MASKS = {

@@ -11,14 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.masking import is_minus_infinity, is_valid_row, mask_value, masked_scores, softmax_shift
 from attention.arrays.shapes import with_rank
-from attention.engines.masking import (
-  is_minus_infinity,
-  is_valid_row,
-  mask_value,
-  masked_scores,
-  softmax_shift,
-)
 
 
 class ScoreTile(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention.arrays.checks import as_array
 from attention.arrays.closure_conversion import Closure, at_pairs, closure
-from attention.arrays.pytrees import NamedAxes, register_pytree
+from attention.arrays.named_axes import NamedAxes, register_pytree
 from attention.arrays.shapes import with_rank
 from attention.masks import Mask
 

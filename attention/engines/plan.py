@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.arrays import sharding
-from attention.arrays.pytrees import leaf_axes
+from attention.arrays import device, sharding
+from attention.arrays.dtypes import matmul_precision
+from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
-from attention.arrays.sharding import matmul_precision
-from attention.engines.attention_inputs import VECTORS, Inputs, one_pair
+from attention.engines.inputs import VECTORS, Inputs, one_pair
 from attention.masks import from_array
 
 # Number of pairs that are computed together. On CPUs, enough for matrix products at full speed. On
@@ -138,7 +138,7 @@ def make_tiling_plan(
     end = from_array(jnp.ones((1, S), bool))
     inputs = dataclasses.replace(inputs, mask=end if inputs.mask is None else inputs.mask & end)
   # On a CPU, query blocks are computed one at a time, so that each can skip its empty tiles.
-  is_cpu, pairs = sharding.is_cpu(), assumed_product((*leading, queries.size, keys.size))
+  is_cpu, pairs = device.is_cpu(), assumed_product((*leading, queries.size, keys.size))
   blocks_per_step = 1 if is_cpu else max(1, PAIRS_IN_PARALLEL // pairs)
   together = pairs * min(blocks_per_step, assumed(queries.count))
   leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
@@ -205,7 +205,7 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
   else:
     sizes = 1024, 1024
   pairs = min(sizes[0], T) * min(sizes[1], S) * num_leading
-  most_pairs = math.prod(sizes) if sharding.is_cpu() else max(math.prod(sizes), PAIRS_IN_PARALLEL)
+  most_pairs = math.prod(sizes) if device.is_cpu() else max(math.prod(sizes), PAIRS_IN_PARALLEL)
   side = max(1, math.isqrt(pairs // most_pairs))
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
@@ -228,7 +228,7 @@ def _windows(
   # A window contains the keys of a query block and the band around them. In small blocks, few of them are
   # outside the band of a query; in large blocks, few of them belong to several windows.
   most_queries = max(128, min(width, 512), min(width // 4, 2048))
-  most_pairs = 2**21 if sharding.is_cpu() else PAIRS_IN_PARALLEL
+  most_pairs = 2**21 if device.is_cpu() else PAIRS_IN_PARALLEL
   most_keys = max(16, min(2**21, most_pairs // max(num_leading, 1)) // most_queries)
   if block_sizes is not None:
     most_queries, most_keys = block_sizes

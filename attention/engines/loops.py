@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays import sharding
+from attention.arrays import device, sharding
 from attention.arrays.batched_loops import map_chunked, map_leading_axes, rematerialized, unvmap_any
-from attention.arrays.pytrees import combine
+from attention.arrays.named_axes import combine
 from attention.arrays.sharding import match_vma
-from attention.engines.tiling import Blocks, TilingPlan
+from attention.engines.plan import Blocks, TilingPlan
 
 Tree = TypeVar("Tree")
 
@@ -187,7 +187,7 @@ def scan_key_blocks(
   def at_block(carry: Tree, block: Any) -> tuple[Tree, None]:
     # Tiles are skipped only on CPUs, where blocks are computed one at a time, and not if leading axes may be
     # sharded, since all devices must take the same branch.
-    if not plan.has_mask or not sharding.is_cpu() or sharding.leading_axes_may_be_sharded():
+    if not plan.has_mask or not device.is_cpu() or sharding.leading_axes_may_be_sharded():
       return at_tile(carry, block, plan.has_mask), None
     tile = plan.inputs(tile_of(block)[0])
     is_nonempty, is_full = tile.mask.block_summary(tile.t, tile.s)  # type: ignore[union-attr]

@@ -9,21 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.pytrees import NamedAxes, leaf_axes, register_pytree
+from attention.arrays.dtypes import compute_dtype
+from attention.arrays.masking import finite, is_minus_infinity, where
+from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import (
-  LAYOUT,
-  axes_lacking,
   broadcast_leading,
   broadcasts_to,
-  ones_hint,
+  check_pairs,
   same_rank,
   with_rank,
 )
-from attention.arrays.sharding import compute_dtype
 from attention.engines.dropout import Dropout
-from attention.engines.masking import finite, is_minus_infinity, where
 from attention.masks import Array, Mask
-from attention.scores.score import Score
+from attention.scores.base import Score
 
 # Fields of Inputs in which engines replace NaN and infinity by zeros.
 VECTORS = ("queries", "keys", "values")
@@ -290,18 +288,3 @@ def one_pair(inputs: Inputs, *, all_leading_axes: bool) -> Inputs:
   leaves, structure = jax.tree.flatten(inputs)
   pairs = [cut(jnp.asarray(leaf), letters) for leaf, letters in zip(leaves, leaf_axes(inputs), strict=True)]
   return jax.tree.unflatten(structure, pairs)
-
-
-def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None:
-  """Raises ValueError unless the shape of a mask or bias broadcasts to the scores [... T S]."""
-  if not broadcasts_to(got, shape):
-    message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {got}"
-    if hint := ones_hint(axes_lacking(got, shape)):
-      message += hint
-    elif 1 not in got[-2:] and broadcasts_to((*got[:-2], got[-1], got[-2]), shape):
-      message += "; its last axes are queries and keys: use jnp.swapaxes(array, -1, -2)"
-    elif len(got) > len(shape) and got[-3] == 1 and broadcasts_to(got[:-3] + got[-2:], shape):
-      message += "; the scores have no axis for heads: omit [:, None]"
-    elif len(shape) > 3 and got[-2:] == (shape[-3], shape[-3]):
-      message += f"; {LAYOUT}"
-    raise ValueError(message)

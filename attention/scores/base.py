@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from attention.arrays.pytrees import NamedAxes
+from attention.arrays.named_axes import NamedAxes
 
 
 class Score(NamedAxes):

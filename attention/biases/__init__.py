@@ -1,0 +1,1 @@
+"""Biases: terms that are added to the scores."""

@@ -1,0 +1,1 @@
+"""Normalizers: functions that map scores to weights."""
