@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.batched_loops import rematerialized
+from attention.arrays.leading_axes import rematerialized
 from attention.arrays.masking import finish_rows, mask_value
 from attention.arrays.named_axes import combine
 from attention.engines.inputs import Inputs

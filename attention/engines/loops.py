@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import device, sharding
-from attention.arrays.batched_loops import map_chunked, map_leading_axes, rematerialized, unvmap_any
+from attention.arrays.leading_axes import map_chunked, map_leading_axes, rematerialized, unvmap_any
 from attention.arrays.named_axes import combine
 from attention.arrays.sharding import match_vma
 from attention.engines.plan import Blocks, TilingPlan

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from attention.arrays import device, sharding
-from attention.arrays.batched_loops import map_leading_axes
+from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.checks import as_real, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.named_axes import register_pytree

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.batched_loops import rematerialized
+from attention.arrays.leading_axes import rematerialized
 from attention.arrays.checks import as_array, as_floating, check_rank
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import register_pytree

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.arrays import batched_loops, device
+from attention.arrays import leading_axes, device
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
@@ -24,26 +24,26 @@ def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypat
 
   @jax.jit
   def run(first, *others):
-    return batched_loops.map_leading_axes(product, [first, *others], [kept + 1] * 4, (2, 3, 5)[: 3 - kept])
+    return leading_axes.map_leading_axes(product, [first, *others], [kept + 1] * 4, (2, 3, 5)[: 3 - kept])
 
   actual = run(*arrays)["product"]
   np.testing.assert_allclose(actual, np.prod(np.broadcast_arrays(*arrays), axis=0), rtol=1e-6, atol=1e-6)
 
 
 def test_unvarying_results_are_repeated():
-  result = batched_loops.map_leading_axes(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], [1], (3, 5))
+  result = leading_axes.map_leading_axes(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], [1], (3, 5))
   np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
 
 
 def test_branches_survive_vmap():
   flags = np.array([[True, False], [False, False], [True, True]])
-  assert jax.vmap(batched_loops.unvmap_any, out_axes=None)(flags)
-  assert not jax.vmap(batched_loops.unvmap_any, out_axes=None)(flags[1:2])
-  nested = jax.vmap(jax.vmap(batched_loops.unvmap_any, out_axes=None), out_axes=None)
+  assert jax.vmap(leading_axes.unvmap_any, out_axes=None)(flags)
+  assert not jax.vmap(leading_axes.unvmap_any, out_axes=None)(flags[1:2])
+  nested = jax.vmap(jax.vmap(leading_axes.unvmap_any, out_axes=None), out_axes=None)
   assert nested(flags)
 
   def branch(flag, x):
-    return jax.lax.cond(batched_loops.unvmap_any(flag), jnp.sin, jnp.cos, x)
+    return jax.lax.cond(leading_axes.unvmap_any(flag), jnp.sin, jnp.cos, x)
 
   # With one answer per batch element, JAX would take both branches, and could not transpose them.
   assert "cond" in str(jax.make_jaxpr(jax.vmap(branch))(flags[:, 0], np.ones(3)))
@@ -58,7 +58,7 @@ def test_rows_at_a_time_is_bounded(count, at_once, steps):
   items = jnp.asarray(np.random.default_rng(0).normal(size=(count, 3)))
 
   def map_chunked(items):
-    return batched_loops.map_chunked(lambda item: item * jnp.sum(item), items, at_once)
+    return leading_axes.map_chunked(lambda item: item * jnp.sum(item), items, at_once)
 
   scans = [
     equation for equation in jax.make_jaxpr(map_chunked)(items).eqns if equation.primitive.name == "scan"
