@@ -39,6 +39,7 @@ from attention.layers import ProjectedAttention as ProjectedAttention
 from attention.layers import RMSNorm as RMSNorm
 from attention.linear import merge_heads as merge_heads
 from attention.linear import project_heads as project_heads
+from attention.masked_softmax import masked_softmax as masked_softmax
 from attention.masks import Mask as Mask
 from attention.models import AttentionWeights as AttentionWeights
 from attention.models import DecoderMemory as DecoderMemory
@@ -66,7 +67,6 @@ from attention.normalizers.monotonic import monotonic_weights as monotonic_weigh
 from attention.normalizers.rows import ScoreRows as ScoreRows
 from attention.normalizers.rows import ScoreTile as ScoreTile
 from attention.normalizers.softmax import Softmax as Softmax
-from attention.normalizers.softmax import masked_softmax as masked_softmax
 from attention.normalizers.sparse import Entmax15 as Entmax15
 from attention.normalizers.sparse import Sparsemax as Sparsemax
 from attention.normalizers.stick_breaking import StickBreaking as StickBreaking

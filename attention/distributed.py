@@ -75,7 +75,7 @@ def ring_attention(
   (8, 2)
   """
   queries, keys, values = check_vectors(queries, keys, values)
-  options = check_options(
+  options, settings = check_options(
     score,
     mask=mask,
     bias=bias,
@@ -105,12 +105,11 @@ def ring_attention(
     output = blockwise(
       inputs,
       shape,
-      block_sizes=options.block_sizes,
+      block_sizes=settings.block_sizes,
       axis_name=axis_name,
       num_parts=1 + zigzag,
-      return_logsumexp=return_logsumexp,
     )
-  return options.select_output(output._replace(context=output.context.astype(queries.dtype)))
+  return settings.select_output(output._replace(context=output.context.astype(queries.dtype)))
 
 
 def zigzag_layout(length: int, num_devices: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Attention as pure functions: `attend`, and one function for each score."""
 
+import functools
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from attention.biases.base import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import choose_implementation
 from attention.engines.dense import AttentionOutput, dense
-from attention.engines.inputs import Options, prepare
+from attention.engines.inputs import Options, Settings, prepare
 from attention.masks import Array, Mask
 from attention.normalizers.base import Normalizer
 from attention.scores.additive import Additive
@@ -93,7 +94,7 @@ def attend(
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
   """
-  options = check_options(
+  options, settings = check_options(
     score,
     mask=mask,
     bias=bias,
@@ -105,31 +106,33 @@ def attend(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  return options.select_output(attend_checked(*check_vectors(queries, keys, values), options))
+  return settings.select_output(
+    attend_checked(*check_vectors(queries, keys, values), options, settings=settings)
+  )
 
 
-@eager_jit
+@functools.partial(eager_jit, static_argnames=("settings",))
 def attend_checked(
-  queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
+  queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options, *, settings: Settings
 ) -> AttentionOutput:
   """Computes `attend` from validated arguments."""
   dtype = queries.dtype
-  implementation = options.implementation
+  return_weights, return_logsumexp, implementation, block_sizes = settings
   if implementation == "auto":
-    implementation = choose_implementation(queries, keys, values, options.return_weights)
+    implementation = choose_implementation(queries, keys, values, return_weights)
     implementation = "dense" if options.normalizer.whole_rows else implementation
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(queries, keys, values, options)
-    return_logsumexp = options.return_logsumexp
     if implementation == "dense":
-      output = dense(inputs, shape, return_logsumexp=return_logsumexp)
+      output = dense(inputs, shape, return_weights=return_weights, return_logsumexp=return_logsumexp)
     else:
-      output = blockwise(inputs, shape, block_sizes=options.block_sizes, return_logsumexp=return_logsumexp)
-      if options.return_weights:
-        output = output._replace(weights=dense(inputs, shape, return_logsumexp=False).weights)
+      output = blockwise(inputs, shape, block_sizes=block_sizes)
+      if return_weights:
+        weights = dense(inputs, shape, return_weights=True, return_logsumexp=False).weights
+        output = output._replace(weights=weights)
   return AttentionOutput(
     output.context.astype(dtype),
-    output.weights.astype(dtype) if options.return_weights else None,
+    output.weights.astype(dtype) if return_weights else None,
     output.logsumexp if return_logsumexp else None,
   )
 

@@ -1,6 +1,7 @@
 """Multi-head attention as a pure function."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
 from attention.biases.base import BiasLike
 from attention.engines.dense import AttentionOutput
-from attention.engines.inputs import Options
+from attention.engines.inputs import Options, Settings
 from attention.grouped_heads import attend_heads_checked
 from attention.linear import merge_heads, project_heads
 from attention.masks import Array, Mask
@@ -106,7 +107,7 @@ def multi_head_attention(
     got = f"inputs_q {inputs_q.dtype}, inputs_kv {inputs_kv.dtype}"
     raise ValueError(f"inputs_q and inputs_kv must have one dtype, got {got}")
   broadcast_leading(inputs_q, inputs_kv, names="inputs_q and inputs_kv")
-  options = check_options(
+  options, settings = check_options(
     ScaledDotProduct() if score is None else score,
     mask=mask,
     bias=bias,
@@ -118,17 +119,25 @@ def multi_head_attention(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  return options.select_output(_multi_head_attention(inputs_q, inputs_kv, weights, options))
+  return settings.select_output(
+    _multi_head_attention(inputs_q, inputs_kv, weights, options, settings=settings)
+  )
 
 
-@eager_jit
+@functools.partial(eager_jit, static_argnames=("settings",))
 def _multi_head_attention(
-  inputs_q: jax.Array, inputs_kv: jax.Array, weights: MultiHeadWeights, options: Options
+  inputs_q: jax.Array,
+  inputs_kv: jax.Array,
+  weights: MultiHeadWeights,
+  options: Options,
+  *,
+  settings: Settings,
 ) -> AttentionOutput:
   heads = attend_heads_checked(
     project_heads(inputs_q, weights.query, weights.query_bias, name="query"),
     project_heads(inputs_kv, weights.key, weights.key_bias, name="key"),
     project_heads(inputs_kv, weights.value, weights.value_bias, name="value"),
     options,
+    settings=settings,
   )
   return heads._replace(context=merge_heads(heads.context, weights.output, weights.output_bias))

@@ -1,5 +1,6 @@
 """Statistics of the scores of each query: the largest score, and the entropy of the softmax weights."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -7,14 +8,15 @@ import jax.numpy as jnp
 
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.masking import finish_rows, mask_value, softmax_shift
+from attention.arrays.masking import finish_rows, mark_rows, masked
 from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
-from attention.engines.in_passes import block_rows, fold_key_blocks, in_passes
-from attention.engines.inputs import Inputs, Options, prepare
-from attention.engines.plan import TilingPlan, make_tiling_plan
+from attention.engines.inputs import Inputs, Options, Settings, prepare
+from attention.engines.loops import Arrays, over_query_blocks
+from attention.engines.normalized import block_rows, fold_rows
+from attention.engines.plan import Plan, make_plan
 from attention.masks import Array, Mask
-from attention.normalizers.rows import ScoreRows, ScoreTile, one_tile
+from attention.normalizers.rows import ScoreTile
 from attention.scores.base import Score
 from attention.validation import check_options, check_queries_and_keys
 
@@ -62,7 +64,7 @@ def row_statistics(
   ([2.0], [1.3860000371932983])
   """
   queries, keys = check_queries_and_keys(queries, keys)
-  options = check_options(
+  options, settings = check_options(
     score,
     mask=mask,
     bias=bias,
@@ -71,50 +73,41 @@ def row_statistics(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  return _row_statistics(queries, keys, options)
+  return _row_statistics(queries, keys, options, settings=settings)
 
 
-@eager_jit
-def _row_statistics(queries: jax.Array, keys: jax.Array, options: Options) -> RowStatistics:
-  implementation = options.implementation
+@functools.partial(eager_jit, static_argnames=("settings",))
+def _row_statistics(
+  queries: jax.Array, keys: jax.Array, options: Options, *, settings: Settings
+) -> RowStatistics:
+  implementation = settings.implementation
   if implementation == "auto":
     implementation = choose_implementation(queries, keys, keys, return_weights=False)
   with jax.default_matmul_precision(matmul_precision()):
     # Keys of no width stand for the values, which do not matter.
     inputs, shape = prepare(queries, keys, keys[..., :0], options)
-    if implementation == "dense" or 0 in shape:
-      return RowStatistics(*(rows[..., 0] for rows in _dense_statistics(inputs, shape)))
-    plan, arrays = make_tiling_plan(inputs, shape, options.block_sizes, axis_name=None)
-    return RowStatistics(*(rows[..., 0] for rows in in_passes(_block_statistics, plan, arrays)))
+    T, S = shape[-2:]
+    if 0 in shape:
+      rows = jnp.zeros(shape[:-1], inputs.values.dtype)
+      return RowStatistics(rows - jnp.inf, rows)
+    sizes = (T, S) if implementation == "dense" else settings.block_sizes
+    plan, leaves = make_plan(inputs.with_features(), shape, sizes)
+    statistics = over_query_blocks(plan, functools.partial(_block_statistics, plan), leaves, plan.letters)
+    return RowStatistics(*(rows[..., 0] for rows in statistics))
 
 
-def _dense_statistics(inputs: Inputs, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-  scores, allowed = inputs.with_finite_vectors().scores_and_allowed()
-  scores = jnp.broadcast_to(scores, shape)
-  tile, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
-  return _statistics(rows, row_max, _update_max(jnp.full_like(row_max, mask_value(row_max.dtype)), tile))
-
-
-def _block_statistics(plan: TilingPlan, arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-  rows = block_rows(plan, arrays)
+def _block_statistics(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
+  """Returns the largest score and the entropy of a block of queries, [T 1] each."""
 
   def update(maxima: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
     return jnp.maximum(maxima[0], tile_max), _update_max(maxima[1], tile)
 
+  rows = block_rows(plan, arrays)
   scores = rows.like.scores
-  lowest = jnp.full((*scores.shape[:-1], 1), mask_value(scores.dtype))
-  return _statistics(rows, *fold_key_blocks(plan, arrays, update, (lowest, lowest)))
-
-
-def _statistics(rows: ScoreRows, masked_max: jax.Array, max_score: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns the largest score and the entropy, [... T 1] each.
-
-  Args:
-    rows: the scores.
-    masked_max: the largest score of each row after masking, [... T 1].
-    max_score: the largest valid score of each row, with its derivatives, [... T 1].
-  """
-  row_max = jax.lax.stop_gradient(softmax_shift(max_score))
+  lowest = jnp.full((scores.shape[0], 1), masked(scores.dtype))
+  masked_max, max_score = fold_rows(plan, arrays, update, (lowest, lowest))
+  masked_max = mark_rows(masked_max, plan.inputs(arrays).nonfinite_queries)
+  row_max = jax.lax.stop_gradient(max_score)
 
   def sums(tile: ScoreTile) -> tuple[jax.Array, ...]:
     shifted = tile.shifted(row_max)
@@ -130,8 +123,8 @@ def _statistics(rows: ScoreRows, masked_max: jax.Array, max_score: jax.Array) ->
 
 
 def _update_max(largest: jax.Array, tile: ScoreTile) -> jax.Array:
-  """Returns the larger of `largest` and the largest score of a tile, [... T 1], with its derivatives."""
-  scores = jnp.where(tile.valid, tile.scores, mask_value(tile.scores.dtype))
+  """Returns the larger of `largest` and the largest score of a tile, [T 1], with its derivatives."""
+  scores = jnp.where(tile.valid, tile.scores, masked(tile.scores.dtype))
   if 0 in scores.shape:
     return largest
   index = jnp.argmax(jax.lax.stop_gradient(scores), axis=-1, keepdims=True)

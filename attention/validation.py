@@ -11,7 +11,8 @@ from attention.arrays.checks import as_array, check_number, check_rank, check_si
 from attention.arrays.named_axes import NamedAxes, leaf_axes
 from attention.arrays.shapes import LAYOUT, broadcast_leading
 from attention.biases.base import BiasLike, as_bias
-from attention.engines.inputs import Options
+from attention.engines.dropout import Dropout
+from attention.engines.inputs import Options, Settings
 from attention.masks import Array, Mask, as_mask
 from attention.normalizers.base import Normalizer
 from attention.normalizers.softmax import Softmax
@@ -96,8 +97,8 @@ def check_options(
   return_logsumexp: bool = False,
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
-) -> Options:
-  """Returns the score and the options of `attend`, or raises ValueError if one is invalid."""
+) -> tuple[Options, Settings]:
+  """Returns the score, options and settings of `attend`, or raises ValueError if one is invalid."""
   if not isinstance(score, Score):
     got = f"an array of shape {score.shape}" if hasattr(score, "shape") else repr(score)
     raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {got}")
@@ -115,21 +116,18 @@ def check_options(
       raise ValueError(f"implementation must be auto or dense for the normalizer {name}, got 'blockwise'")
     if return_logsumexp:
       raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")
-  rate = None
+  dropout = None
   if type(dropout_rate) is not float or dropout_rate != 0:  # the default, 0.0, is not checked
-    rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
-  return Options(
+    rate, rng = check_dropout(dropout_rate, dropout_rng)
+    dropout = None if rate is None else Dropout(rate, rng)
+  options = Options(
     with_arrays(score),
     None if mask is None else with_arrays(as_mask(mask)),
     None if bias is None else with_arrays(as_bias(bias)),
-    rate,
-    None if rate is None else dropout_rng,
     Softmax() if normalizer is None else with_arrays(normalizer),
-    bool(return_weights),
-    bool(return_logsumexp),
-    str(implementation),
-    block_sizes,
+    dropout,
   )
+  return options, Settings(bool(return_weights), bool(return_logsumexp), str(implementation), block_sizes)
 
 
 def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array | None, jax.Array | None]:
@@ -167,10 +165,7 @@ def with_arrays(tree: T) -> T:
     if not hasattr(tree, name):
       raise ValueError(f"{type(tree).__name__}.axes must contain names of fields, got {name!r}")
   if any(leaf is tree for leaf in jax.tree.leaves(tree)):
-    raise ValueError(
-      f"{type(tree).__name__} must be registered as a pytree: add @attention.register_pytree (or "
-      "@jax.tree_util.register_dataclass) above @dataclasses.dataclass(frozen=True)"
-    )
+    leaf_axes(tree)  # raises the error of an unregistered class
   changed: dict[str, Any] = {}
   if not dataclasses.is_dataclass(tree):
     return tree

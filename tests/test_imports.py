@@ -20,6 +20,7 @@ PURE = (
   "biases",
   "normalizers",
   "engines",
+  "masked_softmax",
   "linear",
   "combine",
   "validation",

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from attention.arrays.named_axes import NamedAxes
+from attention.arrays.named_axes import has_user_code
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -33,16 +33,10 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
     # Inside `jax.jit`, a new array is a tracer. An iota takes half the time of zeros.
     is_inside_jit = isinstance(jax.lax.iota(np.int32, 1), jax.core.Tracer)
     dynamic = [value for name, value in options.items() if name not in static_argnames]
-    leaves = jax.tree.leaves((args, dynamic), is_leaf=has_user_code)
-    is_known = all(isinstance(leaf, ARRAYS) for leaf in leaves)
+    is_known = not has_user_code((args, dynamic)) and all(
+      isinstance(leaf, ARRAYS) for leaf in jax.tree.leaves((args, dynamic))
+    )
     return (compiled if is_known and not is_inside_jit else function)(*args, **options)
 
   call.clear_cache = compiled.clear_cache  # type: ignore[attr-defined]
   return call  # type: ignore[return-value]
-
-
-def has_user_code(node: Any) -> bool:
-  """Returns whether a node of a pytree contains a user-defined function or is of a user-defined class."""
-  return isinstance(node, NamedAxes) and (
-    node.has_user_code or not type(node).__module__.startswith("attention.")
-  )

@@ -1,10 +1,10 @@
 """Masked scores, and the classification of rows by their largest score.
 
-0 * NaN is NaN, so the engines compute with finite vectors, and a row that attends to a non-finite vector is
-set to NaN at the end.
+0 * NaN is NaN, so the engines compute with finite vectors and finite scores, and a row that attends to a
+non-finite vector is set to NaN at the end.
 
-The score of a masked pair is the lowest finite number of its dtype, not -inf. The score of a non-finite pair
-is infinity, not NaN, since XLA for CPUs ignores NaN in a maximum of more than some thousand numbers (JAX 0.10
+The score of a masked pair is the lowest finite number of its dtype, not -inf, and that of a non-finite pair
+the largest, not NaN, since XLA for CPUs ignores NaN in a maximum of more than some thousand numbers (JAX 0.10
 to 0.12). The largest score of a row after masking thus determines whether it is empty, non-finite or valid.
 Constants stay inside `jax.jit`, so `jax_debug_nans` and `jax_debug_infs` only stop at non-finite rows.
 """
@@ -15,8 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from attention.arrays.shapes import same_rank
 
 
 @functools.partial(jax.jit, static_argnames="constant", inline=True)
@@ -30,51 +28,74 @@ def finite(tree: Any) -> Any:
   return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, jnp.zeros_like(array)), tree)
 
 
-def mask_value(dtype: jnp.dtype, above: int = 0) -> np.ndarray:
-  """Returns the lowest finite number of a floating-point dtype, or the number `above` steps above it."""
-  number = np.asarray(jnp.finfo(dtype).min, dtype)
-  for _ in range(above):
-    number = np.nextafter(number, np.zeros((), dtype))
-  return number
+def masked(dtype: jnp.dtype) -> np.ndarray:
+  """Returns the score of masked pairs: the lowest finite number of a floating-point dtype."""
+  return np.asarray(jnp.finfo(dtype).min, dtype)
+
+
+def minus_infinity(dtype: jnp.dtype) -> np.ndarray:
+  """Returns the score of allowed pairs whose score is -inf: the number after `masked`."""
+  return np.nextafter(masked(dtype), np.zeros((), dtype))
+
+
+def lowest(dtype: jnp.dtype) -> np.ndarray:
+  """Returns the lowest finite score, to which lower ones are raised: the number after `minus_infinity`."""
+  return np.nextafter(minus_infinity(dtype), np.zeros((), dtype))
+
+
+def nonfinite(dtype: jnp.dtype) -> np.ndarray:
+  """Returns the score of non-finite pairs: the largest finite number of a floating-point dtype."""
+  return np.asarray(jnp.finfo(dtype).max, dtype)
 
 
 def is_minus_infinity(numbers: jax.Array) -> jax.Array:
   """Returns which numbers are -inf, without using that constant outside `jax.jit`."""
-  return numbers < mask_value(numbers.dtype)
+  return numbers < masked(numbers.dtype)
 
 
 def masked_scores(
-  scores: jax.Array, allowed: jax.Array | None, nonfinite: jax.Array | None = None
+  scores: jax.Array, allowed: jax.Array | None = None, nonfinite_keys: jax.Array | None = None
 ) -> jax.Array:
-  """Returns the scores of allowed pairs, infinity for non-finite pairs, and `mask_value` for masked pairs.
-
-  An allowed score of -inf becomes the number one step above `mask_value`; other scores stay above that.
+  """Returns finite scores: those of allowed pairs, and the constants of this file for others.
 
   Args:
     scores: [... T S].
-    allowed: which pairs may attend, booleans [... T S]. None: all.
-    nonfinite: infinity for pairs with a non-finite query, key or value, else 0, [... T S]. None: all finite.
+    allowed: which pairs may attend, booleans broadcastable to [... T S]. None: all.
+    nonfinite_keys: which keys or values are not finite, booleans [... S]. None: none.
   """
   dtype = scores.dtype
-  if nonfinite is not None:
-    scores, nonfinite = same_rank(scores, nonfinite)
-    scores += nonfinite
-  least = jnp.where(is_minus_infinity(scores), mask_value(dtype, 1), mask_value(dtype, 2))
-  scores = jnp.where(scores < mask_value(dtype, 2), least, where(jnp.isnan(scores), "inf", scores))
-  return scores if allowed is None else jnp.where(allowed, scores, mask_value(dtype))
+  least, largest = jnp.where(scores < masked(dtype), minus_infinity(dtype), lowest(dtype)), nonfinite(dtype)
+  is_finite = scores <= largest  # False for NaN
+  if nonfinite_keys is not None:
+    is_finite &= ~nonfinite_keys[..., None, :]
+  scores = jnp.where(is_finite, jnp.where(scores < lowest(dtype), least, scores), largest)
+  return scores if allowed is None else jnp.where(allowed, scores, masked(dtype))
+
+
+def row_maxima(scores: jax.Array, nonfinite_queries: jax.Array | None = None) -> jax.Array:
+  """Returns the largest of the masked scores of each row, [... T 1], without derivatives.
+
+  Args:
+    scores: from `masked_scores`, [... T S].
+    nonfinite_queries: which queries are not finite, booleans [... T]. None: none.
+  """
+  scores = jax.lax.stop_gradient(scores)
+  row_max = jnp.max(scores, axis=-1, keepdims=True, initial=masked(scores.dtype))
+  return row_max if nonfinite_queries is None else mark_rows(row_max, nonfinite_queries)
+
+
+def mark_rows(row_max: jax.Array, nonfinite_queries: jax.Array) -> jax.Array:
+  """Returns the largest scores of rows [... T 1], marked as non-finite for the given queries [... T]."""
+  is_marked = nonfinite_queries[..., None] & (row_max > masked(row_max.dtype))
+  return jnp.where(is_marked, nonfinite(row_max.dtype), row_max)
 
 
 def is_valid_row(row_max: jax.Array) -> jax.Array:
   """Returns which rows are neither empty nor non-finite, from their largest scores after masking."""
-  return (row_max > mask_value(row_max.dtype, 1)) & jnp.isfinite(row_max)
+  return (row_max >= lowest(row_max.dtype)) & (row_max < nonfinite(row_max.dtype))
 
 
-def softmax_shift(row_max: jax.Array) -> jax.Array:
-  """Returns the number that is subtracted from the scores of each row: its maximum, or 0 for invalid rows."""
-  return jnp.where(is_valid_row(row_max), row_max, 0)
-
-
-@functools.partial(jax.jit, static_argnames="empty")
+@functools.partial(jax.jit, static_argnames="empty", inline=True)
 def finish_rows(row_max: jax.Array, numbers: jax.Array, empty: str = "0") -> jax.Array:
   """Returns `numbers` for valid rows, `empty` for empty rows, and NaN for non-finite rows.
 
@@ -85,5 +106,5 @@ def finish_rows(row_max: jax.Array, numbers: jax.Array, empty: str = "0") -> jax
     numbers: results of each row, [... T X].
     empty: the result of an empty row, "0" or "-inf".
   """
-  without = jnp.where(row_max == mask_value(row_max.dtype), float(empty), jnp.nan)
+  without = jnp.where(row_max == masked(row_max.dtype), float(empty), jnp.nan)
   return jnp.where(is_valid_row(row_max), numbers, without)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ def leaf_axes(tree: Any) -> list[str]:
   """Returns the axis letters of each leaf of a pytree of NamedAxes, "?" for each axis without a name.
 
   Raises:
-    ValueError: if an array has fewer axes than named.
+    ValueError: if an array has fewer axes than named, or a class is not registered as a pytree.
   """
 
   def is_nested(node: Any) -> bool:
@@ -94,6 +95,11 @@ def leaf_axes(tree: Any) -> list[str]:
     if is_nested(leaf):
       axes += leaf_axes(leaf)
       continue
+    if leaf is tree:
+      raise ValueError(
+        f"{type(tree).__name__} must be registered as a pytree: add @attention.register_pytree (or "
+        "@jax.tree_util.register_dataclass) above @dataclasses.dataclass(frozen=True)"
+      )
     field = getattr(path[0], "name", "") if path else ""
     letters = tree.axes.get(field) if isinstance(tree, NamedAxes) else None
     if letters is not None and np.ndim(leaf) < len(letters):
@@ -101,3 +107,29 @@ def leaf_axes(tree: Any) -> list[str]:
       raise ValueError(f"{name} must have axes [... {' '.join(letters)}], got shape {np.shape(leaf)}")
     axes.append("?" * np.ndim(leaf) if letters is None else letters)
   return axes
+
+
+def first_index(tree: Any, *, of_pair: bool = False) -> Any:
+  """Returns a pytree of NamedAxes at the first index of the leading axes.
+
+  Args:
+    tree: the pytree.
+    of_pair: cut the arrays to the first query and the first key.
+  """
+  leaves, structure = jax.tree.flatten(tree)
+  pairs = []
+  for leaf, letters in zip(leaves, leaf_axes(tree), strict=True):
+    cut = tuple(slice(1) if of_pair and letter in "TS" else slice(None) for letter in letters)
+    pairs.append(jnp.asarray(leaf)[(0,) * (np.ndim(leaf) - len(letters)) + cut])
+  return jax.tree.unflatten(structure, pairs)
+
+
+def has_user_code(tree: Any) -> bool:
+  """Returns whether a pytree contains a user-defined function, or an instance of a user-defined class."""
+
+  def is_user_code(node: Any) -> bool:
+    return isinstance(node, NamedAxes) and (
+      node.has_user_code or not type(node).__module__.startswith("attention.")
+    )
+
+  return any(map(is_user_code, jax.tree.leaves(tree, is_leaf=is_user_code)))

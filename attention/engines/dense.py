@@ -1,19 +1,26 @@
-"""Dense attention: all scores, their weights, and the weighted sum, as the papers define them.
+"""Dense attention: all scores, their weights, and the weighted sum of the values, as the papers define them.
 
-This engine stores arrays [... T S]. It is the reference for the blockwise engine.
+    weights = softmax(scores + bias)
+    context = weights values
+
+This engine stores arrays [T S]. It is the reference for the blockwise engine.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.masking import finish_rows
-from attention.arrays.shapes import with_rank
+from attention.arrays.leading_axes import map_leading_axes
+from attention.arrays.masking import finish_rows, mark_rows, masked_scores, row_maxima
+from attention.arrays.named_axes import leaf_axes
+from attention.arrays.shapes import is_known
+from attention.arrays.sharding import leading_axes_may_be_sharded
 from attention.engines.inputs import Inputs
 from attention.normalizers.base import pair_weights
-from attention.normalizers.rows import one_tile
-from attention.normalizers.softmax import logsumexp
+from attention.normalizers.rows import one_tile, score_tile
+from attention.normalizers.softmax import Softmax
 
 
 class AttentionOutput(NamedTuple):
@@ -32,28 +39,63 @@ class AttentionOutput(NamedTuple):
 
 
 def dense(
-  inputs: Inputs,
-  shape: tuple[int, ...],
-  *,
-  return_logsumexp: bool,
+  inputs: Inputs, shape: tuple[int, ...], *, return_weights: bool, return_logsumexp: bool
 ) -> AttentionOutput:
-  """Computes attention with weights.
+  """Computes attention at all indices of the leading axes; see `dense_at_index`.
 
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
+    return_weights: also compute the weights.
     return_logsumexp: also compute the logsumexp; the normalizer must be `Softmax`.
   """
-  inputs = inputs.with_finite_vectors()
+  leaves, structure = jax.tree.flatten(inputs)
+
+  def at_index(leaves: list[jax.Array]) -> AttentionOutput:
+    output = dense_at_index(jax.tree.unflatten(structure, leaves))
+    return AttentionOutput(
+      output.context,
+      output.weights if return_weights else None,
+      output.logsumexp if return_logsumexp else None,
+    )
+
+  ranks, leading = [len(letters) for letters in leaf_axes(inputs)], shape[:-2]
+  separate = leading_axes_may_be_sharded() or not all(map(is_known, leading))
+  per_step = None if separate else math.prod(leading)  # all in one axis
+  return map_leading_axes(at_index, [jnp.asarray(leaf) for leaf in leaves], ranks, leading, per_step)
+
+
+def dense_at_index(inputs: Inputs) -> AttentionOutput:
+  """Computes attention for queries [T H], keys [S H] and values [S D]."""
+  inputs, normalizer = inputs.with_features().with_finite_vectors(), inputs.options.normalizer
   scores, allowed = inputs.scores_and_allowed()
-  scores = jnp.broadcast_to(scores, shape)
-  tile, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
-  state = inputs.normalizer.row_state(rows)
-  weights = pair_weights(inputs.normalizer, tile, state)
-  context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
+  if type(normalizer) is Softmax:
+    weights, row_max, logsumexp = softmax(masked_scores(scores, allowed, inputs.nonfinite_keys))
+    if normalizer.sink is not None:
+      share, added = normalizer.share(logsumexp)
+      weights, logsumexp = weights * share, logsumexp + added
+  else:
+    tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
+    weights, logsumexp = pair_weights(normalizer, tile, normalizer.row_state(one_tile(tile))), row_max
+  row_max = mark_rows(row_max, inputs.nonfinite_queries)
+  if allowed is not None:
+    weights = jnp.where(allowed, weights, 0)  # masked weights are 0 already, but their gradients may overflow
+  context = jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)
   weights = finish_rows(row_max, weights)
-  return AttentionOutput(
-    finish_rows(row_max, context),
-    weights if allowed is None else jnp.where(with_rank(allowed, len(shape)), weights, 0),
-    logsumexp(row_max, state) if return_logsumexp else None,
-  )
+  if allowed is not None:
+    weights = jnp.where(allowed, weights, 0)
+  logsumexp = finish_rows(row_max, logsumexp, "-inf")[..., 0]
+  return AttentionOutput(finish_rows(row_max, context), weights, logsumexp)
+
+
+def softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Computes the softmax of masked scores [... T S].
+
+  Returns:
+    The weights [... T S], the largest score of each row [... T 1], and the logsumexp [... T 1]. In rows that
+    are empty or not finite, they are finite and have no meaning; see `finish_rows`.
+  """
+  row_max = row_maxima(scores)
+  weights = jnp.exp(scores - row_max)
+  denominator = jnp.sum(weights, axis=-1, keepdims=True)
+  return weights / denominator, row_max, row_max + jnp.log(denominator)

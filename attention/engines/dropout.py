@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.named_axes import NamedAxes, register_pytree
-from attention.arrays.shapes import with_rank
 
 
 def seeds(rng: jax.Array) -> jax.Array:
@@ -28,36 +27,33 @@ class Dropout(NamedAxes):
   """Dropout of attention weights, the same for all engines.
 
   Attributes:
-    seeds: uint32 [2].
-    rows: number of the first query of each index of the leading axes, uint32 [...].
     rate: probability of dropping a weight, in [0, 1). An array, so that a new rate does not recompile.
+    rng: PRNG key; None once there are seeds.
+    seeds: uint32 [2], drawn with the key.
+    rows: number of the first query of each index of the leading axes, uint32 [...].
   """
 
-  axes = {"seeds": "X", "rows": "", "rate": ""}
-  seeds: jax.Array
-  rows: jax.Array
-  rate: jax.Array
+  axes = {"rate": "", "seeds": "X", "rows": ""}  # `rng` has no axes to cut
+  rate: Any
+  rng: Any
+  seeds: Any = None
+  rows: Any = None
 
-  @classmethod
-  def of(cls, rng: jax.Array, rate: Any, leading: tuple[int, ...], T: int) -> "Dropout":
+  def of_rows(self, leading: tuple[int, ...], T: int) -> "Dropout":
     """Returns the dropout of scores with the given leading axes and T queries in total."""
-    rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * jnp.asarray(T).astype(
-      jnp.uint32
-    )
-    return cls(seeds(rng), rows, jnp.asarray(rate))
+    rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading)
+    return Dropout(jnp.asarray(self.rate), None, seeds(self.rng), rows * jnp.asarray(T).astype(jnp.uint32))
 
   def drop(self, weights: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
     """Sets a random subset of the weights to zero, and scales the others to preserve the mean.
 
     Args:
-      weights: [... T S].
-      t: query positions, [T 1].
-      s: key positions, [1 S].
+      weights: of one index of the leading axes, [T S].
+      t: query positions, [T].
+      s: key positions, [S].
     """
-    rows = self.rows[..., None, None]
-    rows = rows + with_rank(t.astype(jnp.uint32), rows.ndim)
-    columns = with_rank(s.astype(jnp.uint32), rows.ndim)
-    is_kept = with_rank(keep(self.seeds, self.rate, rows, columns), weights.ndim)
+    rows = self.rows + t.astype(jnp.uint32)[:, None]
+    is_kept = keep(self.seeds, self.rate, rows, s.astype(jnp.uint32)[None, :])
     scale = 1 / jnp.where(self.rate < 1, 1 - self.rate, 1)  # a traced rate may be 1: finite gradients
     return jnp.where(is_kept, weights * scale.astype(weights.dtype), 0)
 

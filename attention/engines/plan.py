@@ -1,4 +1,4 @@
-"""Tiling plans: how attention is cut into tiles."""
+"""Plans of blockwise attention: the sizes of tiles, and which tiles are computed."""
 
 import dataclasses
 import math
@@ -6,13 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.arrays import device, sharding
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
-from attention.engines.inputs import VECTORS, Inputs, one_pair
-from attention.masks import from_array
+from attention.engines.inputs import Inputs
+from attention.masks import Mask
 
 # Number of pairs that are computed together. On CPUs, enough for matrix products at full speed. On
 # accelerators, enough to fill the device: 256 MiB per float32 array.
@@ -55,63 +56,53 @@ def even_blocks(length: int, max_size: int, num_parts: int = 1) -> Blocks:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # treedefs of different classes may compare equal in JAX
-class TilingPlan:
-  """How attention is cut into tiles: arrays, sizes, loops and precision.
+class Plan:
+  """How attention is cut into tiles.
 
   Attributes:
     structure: tree structure of the Inputs, whose leaves are cut.
-    axes: axis letters of each leaf, from `leaf_axes`.
-    is_vector: whether each leaf contains features or values.
-    has_mask: whether there is a mask.
-    looped: leading axes that are looped over.
-    leading: leading axes of a tile: all, if they may be sharded over devices or an array cannot be cut along
-      them; otherwise none.
+    letters: axis letters of each leaf, from `leaf_axes`.
+    leading: leading axes.
+    per_step: number of indices of the leading axes to compute together; None: all.
     queries: blocks of queries.
+    query_blocks_per_step: number of query blocks to compute together.
     keys: blocks of the keys that a block of queries attends to: all keys, or one window.
     windows: start of the window of each block of queries; None if each block attends to all keys.
     num_keys: S.
+    skips_tiles: whether empty tiles are skipped.
     axis_name: mesh axis along which keys are sharded, or None.
     precision: precision of matrix products, since derivatives are traced after `attend` has returned.
-    query_blocks_per_step: number of query blocks that are computed together.
-    indices_per_step: number of indices of the looped axes that are computed together.
   """
 
   structure: Any
-  axes: list[str]
-  is_vector: list[bool]
-  has_mask: bool
-  looped: tuple[int, ...]
+  letters: list[str]
   leading: tuple[int, ...]
+  per_step: int | None
   queries: Blocks
+  query_blocks_per_step: int
   keys: Blocks
   windows: tuple[int, ...] | None
   num_keys: int
+  skips_tiles: bool
   axis_name: str | None
   precision: str
-  query_blocks_per_step: int
-  indices_per_step: int
 
-  def inputs(self, arrays: list[Any]) -> Inputs:
+  def inputs(self, leaves: list[Any]) -> Inputs:
     """Returns the Inputs with the given leaves."""
-    return jax.tree.unflatten(self.structure, arrays)
+    return jax.tree.unflatten(self.structure, leaves)
 
-  def finite(self, arrays: list[Any], tangents: list[Any]) -> list[Any]:
-    """Returns the arrays, or their tangents, with zeros where features or values are not finite."""
-    return [
-      jnp.where(jnp.isfinite(array), tangent, jnp.zeros_like(tangent))
-      if is_vector and tangent is not None
-      else tangent
-      for is_vector, array, tangent in zip(self.is_vector, arrays, tangents, strict=True)
-    ]
+  def clean(self, leaves: list[Any]) -> list[Any]:
+    """Returns the leaves of the Inputs with zeros for NaN and infinity in vectors."""
+    return jax.tree.leaves(self.inputs(leaves).with_finite_vectors())
 
 
-def make_tiling_plan(
+def make_plan(
   inputs: Inputs,
   shape: tuple[int, ...],
   block_sizes: tuple[int, int] | None,
-  axis_name: str | None,
+  axis_name: str | None = None,
   num_parts: int = 1,
-) -> tuple[TilingPlan, list[jax.Array]]:
+) -> tuple[Plan, list[jax.Array]]:
   """Returns the plan for scores of the given shape, [... T S], and the arrays that it cuts.
 
   Args:
@@ -121,71 +112,44 @@ def make_tiling_plan(
     axis_name: mesh axis along which sequences are sharded, or None.
     num_parts: number of contiguous parts that the queries and keys consist of.
   """
-  *axes, T, S = shape
-  has_leading_axes = tile_has_leading_axes(inputs) or sharding.leading_axes_may_be_sharded()
-  looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
-  num_leading = assumed_product(leading)
-  band = (None, None) if inputs.mask is None or axis_name is not None else inputs.mask.band()
-  sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, num_leading)
-  # A window that would not be faster is treated like any other mask.
-  queries, keys, windows = _windows(T, S, band, num_leading, block_sizes) or (
-    even_blocks(T, sizes[0], num_parts),
-    even_blocks(S, sizes[1], num_parts),
-    None,
-  )
+  *leading, T, S = shape
+  mask, is_cpu = inputs.options.mask, device.is_cpu()
+  may_be_sharded = sharding.leading_axes_may_be_sharded()
+  together = assumed_product(leading) if may_be_sharded else 1
+  windows: Any = None
+  if mask is not None and axis_name is None and is_known(T) and is_known(S):
+    windows = find_windows(mask, T, S, together, block_sizes)
+  if windows is None:
+    sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), mask is not None, together)
+    windows = even_blocks(T, sizes[0], num_parts), even_blocks(S, sizes[1], num_parts), None
+  queries, keys, starts = windows
+  # All devices must take the same branch, so tiles are not skipped where leading axes may be sharded.
+  skips_tiles = mask is not None and keys.count != 1 and is_cpu and not may_be_sharded
+  if skips_tiles and starts is None and axis_name is None and is_known(T) and is_known(S):
+    tiles = known_tiles(mask, T, S, queries, keys)  # type: ignore[arg-type]
+    skips_tiles = tiles is None or not tiles.all()
   if keys.padding != 0:
-    # Padding of boolean arrays is False, so this mask excludes the padding.
-    end = from_array(jnp.ones((1, S), bool))
-    inputs = dataclasses.replace(inputs, mask=end if inputs.mask is None else inputs.mask & end)
+    inputs = dataclasses.replace(inputs, has_padding=True)
   # On a CPU, query blocks are computed one at a time, so that each can skip its empty tiles.
-  is_cpu, pairs = device.is_cpu(), assumed_product((*leading, queries.size, keys.size))
+  pairs = assumed_product((together, queries.size, keys.size))
   blocks_per_step = 1 if is_cpu else max(1, PAIRS_IN_PARALLEL // pairs)
-  together = pairs * min(blocks_per_step, assumed(queries.count))
-  leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
-  plan = TilingPlan(
+  pairs *= min(blocks_per_step, assumed(queries.count))
+  leaves, structure = jax.tree.flatten(inputs)
+  plan = Plan(
     structure=structure,
-    axes=leaf_axes(inputs),
-    is_vector=[path[0].name in VECTORS for path, _ in leaves],
-    has_mask=inputs.mask is not None,
-    looped=looped,
-    leading=leading,
+    letters=leaf_axes(inputs),
+    leading=tuple(leading),
+    per_step=None if may_be_sharded else max(1, (PAIRS_ON_CPU if is_cpu else PAIRS_IN_PARALLEL) // pairs),
     queries=queries,
+    query_blocks_per_step=blocks_per_step,
     keys=keys,
-    windows=windows,
+    windows=starts,
     num_keys=S,
+    skips_tiles=skips_tiles,
     axis_name=axis_name,
     precision=matmul_precision(),
-    query_blocks_per_step=blocks_per_step,
-    indices_per_step=max(1, (PAIRS_ON_CPU if is_cpu else PAIRS_IN_PARALLEL) // together),
   )
-  return plan, [jnp.asarray(leaf) for _, leaf in leaves]
-
-
-def tile_has_leading_axes(inputs: Inputs) -> bool:
-  """Returns whether a tile has leading axes after all arrays are cut to one index of theirs.
-
-  This is the case if an array does not name its axes, or if a score, mask or bias adds leading axes.
-
-  Raises:
-    ValueError: if a score, mask or bias closes over a traced array, which would get no gradient.
-  """
-  leaves, structure = jax.tree.flatten(inputs)
-  is_named = not any("?" in letters for letters in leaf_axes(inputs))
-
-  def scores_and_allowed(leaves: list[Any]) -> Any:
-    whole = jax.tree.unflatten(structure, leaves)
-    return one_pair(whole, all_leading_axes=not is_named).scores_and_allowed()
-
-  jaxpr, tile = jax.make_jaxpr(scores_and_allowed, return_shape=True)(leaves)
-  consts = jaxpr.consts
-  if any(
-    isinstance(const, jax.core.Tracer) and jnp.issubdtype(const.dtype, jnp.floating) for const in consts
-  ):
-    raise ValueError(
-      "a score, mask or bias class must hold traced arrays as fields, got one that closes over them and "
-      'would get no gradient with "blockwise"; a bias that is a plain function may close over them'
-    )
-  return not is_named or any(array.ndim > 2 for array in jax.tree.leaves(tile))
+  return plan, [jnp.asarray(leaf) for leaf in leaves]
 
 
 def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tuple[int, int]:
@@ -198,7 +162,7 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
     num_leading: number of indices of the leading axes of a tile.
   """
   # Measured on a CPU: large products run at full speed, and tiles of 4 to 8 MiB fit in the last-level cache.
-  if has_mask:  # smaller tiles are more often empty or full
+  if has_mask:  # smaller tiles are more often empty
     sizes = 512, 512
   elif S <= 4096:  # one block of all keys
     sizes = 2**21 // max(S, 2048), max(S, 2048)
@@ -210,34 +174,101 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
 
-def _windows(
-  T: int,
-  S: int,
-  band: tuple[int | None, int | None],
-  num_leading: int,
-  block_sizes: tuple[int, int] | None,
+def nonempty_tiles(mask: Mask, t: Any, s: Any, queries: Blocks, keys: Blocks) -> Any:
+  """Returns which tiles may have an allowed pair, booleans [I J] for I blocks of queries and J of keys.
+
+  Args:
+    mask: at one index of the leading axes. With NumPy arrays only, a mask of this library returns a NumPy
+      array.
+    t: query positions [T].
+    s: key positions [S].
+    queries, keys: the blocks.
+  """
+
+  def into_blocks(array: Any, letters: str) -> Any:
+    """Returns [... T ... S ...] as [I J ... T ... S ...], where T and S are the sizes of a block."""
+    if not set(letters) & {"T", "S"}:
+      return array
+    xp = np if isinstance(array, np.ndarray) else jnp
+    for blocks, letter in ((keys, "S"), (queries, "T")):
+      axis = letters.find(letter)
+      axis = axis if axis < 0 else axis - len(letters) + array.ndim
+      if axis < 0 or array.shape[axis] == 1:
+        array = array[None]
+      else:
+        array = _pad_with_last(array, axis, blocks)
+        array = array.reshape(*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
+        array = xp.moveaxis(array, axis, 0)
+    return array
+
+  leaves, structure = jax.tree.flatten(mask)
+  pairs = zip(leaves, leaf_axes(mask), strict=True)
+  mask = jax.tree.unflatten(structure, [into_blocks(leaf, letters) for leaf, letters in pairs])
+  t, s = into_blocks(t, "T")[:, 0], into_blocks(s, "S")[0]
+  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
+  xp = jnp if isinstance(is_any, jax.Array) else np
+  return xp.broadcast_to(is_any, (queries.count, keys.count))
+
+
+def nonempty_keys(inputs: Inputs, plan: Plan) -> jax.Array:
+  """Returns which blocks of keys a block of queries attends to, booleans [J]."""
+  T = inputs.t.shape[0]
+  mask: Any = inputs.options.mask
+  return nonempty_tiles(mask, inputs.t, inputs.s, Blocks(T, 1, T), plan.keys)[0]
+
+
+def _pad_with_last(array: Any, axis: int, blocks: Blocks) -> Any:
+  if blocks.padding == 0:
+    return array
+  last = array[(slice(None),) * axis + (slice(-1, None),)]
+  shape = (*array.shape[:axis], blocks.padding, *array.shape[axis + 1 :])
+  xp = np if isinstance(array, np.ndarray) else jnp
+  return xp.concatenate([array, xp.broadcast_to(last, shape)], axis=axis)
+
+
+def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np.ndarray | None:
+  """Returns `nonempty_tiles` while tracing, or None if they are unknown or differ between leading indices."""
+  leaves, structure = jax.tree.flatten(mask)
+  if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    return None
+  if any(np.ndim(leaf) > len(letters) for leaf, letters in zip(leaves, leaf_axes(mask), strict=True)):
+    return None
+  mask = jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])
+  tiles = nonempty_tiles(mask, np.arange(T), np.arange(S), queries, keys)
+  return None if isinstance(tiles, jax.core.Tracer) else np.asarray(tiles)
+
+
+def find_windows(
+  mask: Mask, T: int, S: int, num_leading: int, block_sizes: tuple[int, int] | None
 ) -> tuple[Blocks, Blocks, tuple[int, ...]] | None:
   """Returns blocks of queries, blocks of a window of keys, and the start of the window of each query block.
 
-  None if the mask is not a narrow band, or windows would not be faster.
+  None if the mask is not known to allow a narrow window only, or windows would not be faster.
   """
-  before, after = band
-  if before is None or after is None or not (is_known(T) and is_known(S)):
+  # The keys that each few queries attend to.
+  unit = max(1, min(64, S // 8, *(block_sizes or ())), math.isqrt(T * S // 2**20))
+  rows, columns = Blocks(T, -(-T // unit), unit), Blocks(S, -(-S // unit), unit)
+  tiles = known_tiles(mask, T, S, rows, columns)
+  if tiles is None:
     return None
-  width = before + after + 1
-  # A window contains the keys of a query block and the band around them. In small blocks, few of them are
-  # outside the band of a query; in large blocks, few of them belong to several windows.
+  is_nonempty = tiles.any(axis=1)
+  first = np.where(is_nonempty, tiles.argmax(axis=1), columns.count)
+  end = np.where(is_nonempty, columns.count - tiles[:, ::-1].argmax(axis=1), 0)
+  width = max(unit, int((end - first).max()) * unit - unit)
+  # In small blocks, few keys are outside the window of a query; in large blocks, few of them belong to
+  # several windows.
   most_queries = max(128, min(width, 512), min(width // 4, 2048))
   most_pairs = 2**21 if device.is_cpu() else PAIRS_IN_PARALLEL
   most_keys = max(16, min(2**21, most_pairs // max(num_leading, 1)) // most_queries)
   if block_sizes is not None:
     most_queries, most_keys = block_sizes
   queries = even_blocks(T, most_queries)
-  size = width + queries.size - 1
-  if size > 256:
-    size = math.ceil(size / 64) * 64  # products are faster for multiples of 64
+  spans = [
+    slice(i * queries.size // unit, -(-min((i + 1) * queries.size, T) // unit)) for i in range(queries.count)
+  ]
+  starts = [int(first[span].min()) * unit for span in spans]
+  size = max(int(end[span].max()) * unit - start for span, start in zip(spans, starts, strict=True))
   # Each window copies its keys, so windows must not be much longer than the query blocks.
   if not 0 < size <= min(S // 2, 8 * queries.size):
     return None
-  starts = (min(max(i * queries.size - before, 0), S - size) for i in range(queries.count))
-  return queries, even_blocks(size, most_keys), tuple(starts)
+  return queries, even_blocks(size, most_keys), tuple(min(start, S - size) for start in starts)

@@ -1,8 +1,7 @@
 """A cache of keys and values for decoding, and masks and biases for queries that are appended to it."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +9,9 @@ import numpy as np
 
 from attention import masks
 from attention.arrays.checks import check_size
-from attention.arrays.named_axes import register_pytree
+from attention.arrays.named_axes import NamedAxes, register_pytree
 from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
-from attention.biases.base import BiasLike
+from attention.biases.base import BiasLike, as_bias
 from attention.masks import Array, Mask, as_mask
 
 
@@ -131,7 +130,7 @@ def bias_after(before: KVCache, bias: BiasLike | None, shape: tuple[int, ...]) -
   if not callable(bias):
     _check_slots("bias", np.shape(bias), shape)
     return bias
-  return lambda t, s: _from_each_start(before.length, lambda t: bias(t, s), t)
+  return _BiasFrom(as_bias(bias), before.length[..., None])
 
 
 def _check_slots(name: str, got: tuple[int, ...], shape: tuple[int, ...], axes: str = "[... N T S]") -> None:
@@ -163,7 +162,7 @@ def _mask_from(mask: Mask, start: jax.Array, shape: tuple[int, ...]) -> Mask:
       return masks.And(_mask_from(first, start, shape), _mask_from(second, start, shape))
     case masks.Not(inner):
       return masks.Not(_mask_from(inner, start, shape))
-  return _From(mask, start)
+  return _From(mask, per_head)
 
 
 def _sum(bound: int | Array | None, change: jax.Array) -> jax.Array | None:
@@ -178,22 +177,24 @@ def _sum(bound: int | Array | None, change: jax.Array) -> jax.Array | None:
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class _From(Mask):
-  """A user-defined mask for queries from position `start` [...]; its tiles have axes [T S] or [N T S]."""
+  """A user-defined mask for queries from position `start`."""
 
+  axes = {"start": ""}
   mask: Mask
   start: jax.Array
 
   def mask_mod(self, t, s):
-    return _from_each_start(self.start, lambda t: self.mask.mask_mod(t, s), t)
+    return self.mask.mask_mod(t + self.start.astype(t.dtype), s)
 
 
-def _from_each_start(start: jax.Array, function: Callable[[jax.Array], jax.Array], t: jax.Array) -> jax.Array:
-  """Returns function(t + start) for each start [...], [... N T S], or [... 1 T S] if heads do not differ."""
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class _BiasFrom(NamedAxes):
+  """A bias for queries from position `start`."""
 
-  def from_start(start: jax.Array) -> jax.Array:
-    tile = jnp.asarray(function(t + start.astype(t.dtype)))
-    return with_rank(tile, max(tile.ndim, 3))
+  axes = {"start": ""}
+  bias: Any
+  start: jax.Array
 
-  for _ in range(start.ndim):
-    from_start = jax.vmap(from_start)
-  return from_start(start)
+  def __call__(self, t, s):
+    return self.bias(t + self.start.astype(t.dtype), s)

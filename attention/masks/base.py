@@ -1,11 +1,9 @@
 """The base class of masks, combined masks, and masks from arrays.
 
-Engines evaluate a mask one tile at a time: first whether any or all of its pairs may attend, to skip tiles,
-then which pairs may attend.
+Engines evaluate a mask one tile at a time, and skip tiles in which no pair may attend.
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -13,29 +11,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array
-from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
+from attention.arrays.leading_axes import all_indices, map_leading_axes, select_index
+from attention.arrays.named_axes import NamedAxes, first_index, has_user_code, leaf_axes, register_pytree
 from attention.arrays.shapes import same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 
 
 class BlockSummary(NamedTuple):
-  """Whether a tile is empty, partial or full, booleans [...].
+  """Whether tiles are empty, partial or full.
 
   Attributes:
-    any: whether any pair may be allowed. If False, the tile is empty.
-    all: whether all pairs are allowed. If True, the tile is full.
+    any: whether any pair may be allowed. If False, the tile is empty, and blockwise attention skips it.
+    all: whether all pairs are allowed.
   """
 
-  any: jax.Array
-  all: jax.Array
+  any: Any
+  all: Any
 
 
 class Mask(NamedAxes):
-  """A mask of pairs of queries and keys. Subclasses define `mask_mod`.
+  """A mask of pairs of queries and keys. Subclasses define `mask_mod`, and may define `block_summary`.
 
-  Subclasses that hold arrays name their axes in `axes`: arrays with an axis "T" or "S" are cut to the tile
-  before `mask_mod` and `block_summary` are called.
+  Subclasses that hold arrays name their axes in `axes`. The methods see the arrays at one index of the
+  leading axes, such as one head of one sequence; `mask_mod` sees those of a tile along "T" and "S".
   """
 
   __array_ufunc__ = None  # lets `array & mask` reach __rand__
@@ -48,20 +47,34 @@ class Mask(NamedAxes):
       s: key positions [1 S], like t.
 
     Returns:
-      Booleans broadcastable to [... T S].
+      Booleans broadcastable to [T S].
     """
     raise NotImplementedError(f"{type(self).__name__} must define mask_mod(t, s)")
 
-  def block_summary(self, t: jax.Array, s: jax.Array) -> BlockSummary:
-    """Returns whether a tile is empty or full. The default, neither, is always valid."""
-    return BlockSummary(jnp.ones((), bool), jnp.zeros((), bool))
+  def block_summary(self, t: tuple[Any, Any], s: tuple[Any, Any]) -> BlockSummary:
+    """Returns which tiles are empty or full. The default, neither, is always valid.
 
-  def band(self) -> tuple[int | None, int | None]:
-    """Returns how far (before, after) its position a query may attend; None if unbounded.
+    It is called once for all tiles, I blocks of queries and J blocks of keys, inside `jax.jit` or with NumPy
+    arrays, so it must be elementwise in the positions.
 
-    Inside `jax.jit`, only static fields have known bounds.
+    Args:
+      t: the first and the last query position of each tile, integers [I 1] each.
+      s: the first and the last key position, integers [1 J] each.
+
+    Array fields with an axis "T" are [I 1 T], those with an axis "S" [1 J S], and those with both [I J T S],
+    where T and S are the sizes of a tile.
+
+    Returns:
+      Booleans broadcastable to [I J].
     """
-    return None, None
+    return BlockSummary(any=True, all=False)
+
+  def tile(self, t: jax.Array, s: jax.Array) -> jax.Array:
+    """Returns `mask_mod(t, s)`, or raises ValueError unless it is boolean."""
+    tile = jnp.asarray(self.mask_mod(t, s))
+    if tile.dtype != jnp.bool_:
+      raise ValueError(f"{type(self).__name__}.mask_mod must return booleans, got {tile.dtype}")
+    return tile
 
   def materialize(self, T: int, S: int) -> jax.Array:
     """Returns the whole mask for T queries and S keys, booleans [... T S].
@@ -73,16 +86,45 @@ class Mask(NamedAxes):
     >>> masks.causal().materialize(2, 3).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
-    sizes = {"T": T, "S": S}
+    *leading, _, _ = self.full_shape(T, S)
+    leaves, structure = jax.tree.flatten(self)
+
+    def at_index(arrays: list[jax.Array]) -> jax.Array:
+      *leaves, index = arrays
+      mask = jax.tree.unflatten(structure, leaves)
+      tile = select_index(mask.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]), index)
+      return jnp.broadcast_to(tile, (T, S))
+
+    arrays = [*map(jnp.asarray, leaves), all_indices(tuple(leading)) if leading else jnp.zeros(0, int)]
+    return map_leading_axes(at_index, arrays, [*map(len, leaf_axes(self)), 1], tuple(leading))
+
+  def full_shape(self, T: int, S: int) -> tuple[int, ...]:
+    """Returns the shape [... T S] of the mask for T queries and S keys.
+
+    Raises:
+      ValueError: if an array of the mask does not broadcast to T queries and S keys.
+    """
+    sizes, shapes = {"T": T, "S": S}, []
     for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
-      shape = np.shape(leaf)[np.ndim(leaf) - len(letters) :]
-      if any(size not in (1, sizes.get(letter, size)) for letter, size in zip(letters, shape, strict=True)):
+      leading, trailing = (
+        np.shape(leaf)[: np.ndim(leaf) - len(letters)],
+        np.shape(leaf)[np.ndim(leaf) - len(letters) :],
+      )
+      if any(
+        size not in (1, sizes.get(letter, size)) for letter, size in zip(letters, trailing, strict=True)
+      ):
         raise ValueError(
           f"mask must be broadcastable to [... T S] with T={T}, S={S}, got "
           f"{self._describe_field(path)} of shape {np.shape(leaf)}"
         )
-    tile = tile_of(self, jnp.arange(T)[:, None], jnp.arange(S)[None, :])
-    return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
+      shapes.append(leading)
+    if has_user_code(self):
+      shapes.append(jax.eval_shape(lambda: one_pair_of(self)).shape[:-2])
+    try:
+      return (*jnp.broadcast_shapes(*shapes), T, S)
+    except ValueError:
+      got = ", ".join(str((*leading, T, S)) for leading in shapes)
+      raise ValueError(f"combined masks must broadcast, got shapes {got}") from None
 
   def _describe_field(self, path: tuple[Any, ...]) -> str:
     """Returns the name of an array of the mask, with the class that holds it, for errors."""
@@ -122,8 +164,7 @@ class FromArray(Mask):
     return jnp.asarray(self.values)
 
   def block_summary(self, t, s):
-    values = jnp.asarray(self.values)
-    return BlockSummary(jnp.any(values, axis=(-2, -1)), jnp.all(values, axis=(-2, -1)))
+    return BlockSummary(self.values.any((-2, -1)), self.values.all((-2, -1)))
 
 
 @register_pytree
@@ -135,16 +176,11 @@ class And(Mask):
   second: Mask
 
   def mask_mod(self, t, s):
-    return all_of(tile_of(self.first, t, s), tile_of(self.second, t, s))
+    return jnp.logical_and(*same_rank(self.first.tile(t, s), self.second.tile(t, s)))
 
   def block_summary(self, t, s):
     first, second = self.first.block_summary(t, s), self.second.block_summary(t, s)
-    return BlockSummary(any=all_of(first.any, second.any), all=all_of(first.all, second.all))
-
-  def band(self):
-    bounds = zip(self.first.band(), self.second.band(), strict=True)
-    before, after = (min((bound for bound in pair if bound is not None), default=None) for pair in bounds)
-    return before, after
+    return BlockSummary(any=first.any & second.any, all=first.all & second.all)
 
 
 @register_pytree
@@ -155,11 +191,11 @@ class Not(Mask):
   mask: Mask
 
   def mask_mod(self, t, s):
-    return ~tile_of(self.mask, t, s)
+    return ~self.mask.tile(t, s)
 
   def block_summary(self, t, s):
     any_allowed, all_allowed = self.mask.block_summary(t, s)
-    return BlockSummary(any=~all_allowed, all=~any_allowed)
+    return BlockSummary(any=all_allowed ^ True, all=any_allowed ^ True)  # ~True is -2
 
 
 def from_array(array: Array) -> Mask:
@@ -192,25 +228,7 @@ def as_mask(mask: Mask | Array) -> Mask:
   return from_array(mask)
 
 
-def tile_of(mask: Mask, t: jax.Array, s: jax.Array) -> jax.Array:
-  """Returns the tile of a mask, or raises ValueError unless it is boolean."""
-  tile = jnp.asarray(mask.mask_mod(t, s))
-  if tile.dtype != jnp.bool_:
-    raise ValueError(f"{type(mask).__name__}.mask_mod must return booleans, got {tile.dtype}")
-  return tile
-
-
-def all_of(*arrays: jax.Array) -> jax.Array:
-  """Returns the logical and of boolean arrays that broadcast."""
-  return functools.reduce(jnp.logical_and, aligned(*arrays))
-
-
-def aligned(*arrays: jax.Array) -> list[jax.Array]:
-  """Returns the arrays with the same rank, or raises ValueError unless they broadcast."""
-  shapes = [array.shape for array in arrays]
-  try:
-    jnp.broadcast_shapes(*shapes)
-  except ValueError:
-    got = ", ".join(map(str, shapes))
-    raise ValueError(f"combined masks must broadcast, got shapes {got}") from None
-  return same_rank(*arrays)
+def one_pair_of(rule: Any) -> jax.Array:
+  """Returns the tile [... 1 1] of a mask or bias of the first query and key, at the first leading index."""
+  position, rule = jnp.zeros((1, 1), int), first_index(rule, of_pair=True)
+  return jnp.asarray(rule.tile(position, position) if isinstance(rule, Mask) else rule(position, position))

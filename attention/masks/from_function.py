@@ -36,7 +36,14 @@ class FromFunction(Mask):
   def block_summary(self, t, s):
     if self.block_masks is None:
       return super().block_summary(t, s)
-    summary = self.block_masks((t[0, 0], t[-1, 0]), (s[0, 0], s[0, -1]))
+    row = jax.vmap(self._summary, in_axes=(None, 0))
+    ends = [tuple(end.reshape(-1) for end in pair) for pair in (t, s)]
+    is_any, is_all = jax.vmap(row, in_axes=(0, None))(*ends)  # [I J], possibly with leading axes behind
+    return BlockSummary(is_any.any(range(2, is_any.ndim)), is_all.all(range(2, is_all.ndim)))
+
+  def _summary(self, t: tuple[Any, Any], s: tuple[Any, Any]) -> BlockSummary:
+    """Returns the summary of one tile, booleans [...]."""
+    summary = self.block_masks(t, s)  # type: ignore[misc]
     if not isinstance(summary, tuple) or len(summary) != 2:
       raise ValueError(f"block_summary must return a pair, (any, all), got {summary!r}")
     return BlockSummary(*(_booleans("block_summary", flag) for flag in summary))
@@ -61,10 +68,9 @@ def from_function(
       it must index by t and s and not depend on their shapes. It may close over JAX arrays, traced ones too.
       The last tile repeats the last position.
     block_summary: returns whether a tile is empty or full; "blockwise" skips empty tiles on CPUs. It takes
-      two pairs (unlike `Mask.block_summary`, which takes positions): the first and the last query position,
-      and the first and the last key position. It returns two booleans [...]: whether any pair of the tile may
-      be allowed, and whether all pairs are. For s <= t it is `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
-      Default: unknown.
+      two pairs: the first and the last query position, and the first and the last key position. It returns
+      two booleans [...]: whether any pair of the tile may be allowed, and whether all pairs are. For s <= t
+      it is `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`. Default: unknown.
 
   `jax.jit` compares masks that are its arguments by their functions: a new function compiles again, and a
   function that closes over traced arrays compiles at every call.
@@ -83,7 +89,9 @@ def from_function(
   pair = jnp.zeros((1, 1), int)
   ends = pair[0, 0], pair[0, 0]
   mask = FromFunction(Closure({}, function), None if block_summary is None else Closure({}, block_summary))
-  jax.eval_shape(lambda: (mask.mask_mod(pair, pair), mask.block_summary(pair, pair)))  # checks the results
+  jax.eval_shape(
+    lambda: (mask.mask_mod(pair, pair), mask.block_summary((pair, pair), (pair, pair)))
+  )  # checks results
   of_tile = None if block_summary is None else closure(block_summary, ends, ends)
   # A mask has no derivative.
   return jax.tree.map(jax.lax.stop_gradient, FromFunction(closure(function, pair, pair), of_tile))

@@ -1,8 +1,6 @@
 """Masks of positions: causal, sliding windows, padding, packed sequences."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +8,7 @@ import numpy as np
 
 from attention.arrays.checks import as_integers, check_numbers, check_rank, check_size
 from attention.arrays.named_axes import register_pytree
-from attention.masks.base import Array, BlockSummary, Mask, aligned, all_of
+from attention.masks.base import Array, BlockSummary, Mask
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -27,16 +25,21 @@ class Band(Mask):
 
   def mask_mod(self, t, s):
     # Bounds are neither negated nor added to positions, since either may overflow.
-    return _all_within(jnp.less_equal, (t - s, self.before), (s - t, self.after))
+    allowed = jnp.ones((1, 1), bool)
+    if self.before is not None:
+      allowed &= t - s <= self.before
+    if self.after is not None:
+      allowed &= s - t <= self.after
+    return allowed
 
   def block_summary(self, t, s):
-    min_offset, max_offset = s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]  # of s - t
-    return _block_within(
-      jnp.less_equal, (-max_offset, -min_offset, self.before), (min_offset, max_offset, self.after)
-    )
-
-  def band(self):
-    return tuple(bound if isinstance(bound, int) else None for bound in (self.before, self.after))
+    nearest, farthest = s[0] - t[1], s[1] - t[0]  # the least and the largest s - t of a tile
+    is_any, is_all = True, True
+    if self.before is not None:
+      is_any, is_all = is_any & (-farthest <= self.before), is_all & (-nearest <= self.before)
+    if self.after is not None:
+      is_any, is_all = is_any & (nearest <= self.after), is_all & (farthest <= self.after)
+    return BlockSummary(is_any, is_all)
 
   def tree_flatten_with_keys(self):
     static = {name: bound for name, bound in vars(self).items() if bound is None or isinstance(bound, int)}
@@ -97,10 +100,20 @@ class Lengths(Mask):
   target: int | Array | None
 
   def mask_mod(self, t, s):
-    return _all_within(jnp.less, (s, self.source), (t, self.target))
+    allowed = jnp.ones((1, 1), bool)
+    if self.source is not None:
+      allowed &= s < self.source
+    if self.target is not None:
+      allowed &= t < self.target
+    return allowed
 
   def block_summary(self, t, s):
-    return _block_within(jnp.less, (s[0, 0], s[0, -1], self.source), (t[0, 0], t[-1, 0], self.target))
+    is_any, is_all = True, True
+    if self.source is not None:
+      is_any, is_all = is_any & (s[0] < self.source), is_all & (s[1] < self.source)
+    if self.target is not None:
+      is_any, is_all = is_any & (t[0] < self.target), is_all & (t[1] < self.target)
+    return BlockSummary(is_any, is_all)
 
 
 def prefix(length: int | Array) -> Mask:
@@ -157,14 +170,11 @@ class Segments(Mask):
     return f"{path[0].name} of masks.segments (`total` of masks.packed)"
 
   def mask_mod(self, t, s):
-    target, source = jnp.asarray(self.target), jnp.asarray(self.source)
-    return jnp.equal(*aligned(target[..., :, None], source[..., None, :]))
+    return jnp.asarray(self.target)[:, None] == jnp.asarray(self.source)[None, :]
 
   def block_summary(self, t, s):
-    ids = jnp.asarray(self.target), jnp.asarray(self.source)
-    first_target, last_target, first_source, last_source = aligned(
-      *(end(array, axis=-1) for array in ids for end in (jnp.min, jnp.max))
-    )
+    first_target, last_target = self.target.min(-1), self.target.max(-1)
+    first_source, last_source = self.source.min(-1), self.source.max(-1)
     return BlockSummary(
       (first_target <= last_source) & (first_source <= last_target),
       (first_target == last_source) & (first_source == last_target),
@@ -241,28 +251,6 @@ def document_ids(lengths: Array, total: int) -> jax.Array:
     return jnp.cumsum(jnp.zeros(T, int).at[ends].add(1, mode="drop"))
 
   return jnp.vectorize(count_ends, signature="(d)->(t)")(jnp.cumsum(lengths, axis=-1))
-
-
-def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:
-  """Returns where compare(position, bound) holds for every bound [...]. A bound of None is skipped."""
-  arrays = [
-    compare(*aligned(numbers, jnp.asarray(bound)[..., None, None]))
-    for numbers, bound in bounded
-    if bound is not None
-  ]
-  return all_of(jnp.ones((1, 1), bool), *arrays)
-
-
-def _block_within(
-  compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, jax.Array, Any]
-) -> BlockSummary:
-  """Returns the summary of conditions, each with its lowest position, its highest position, and its bound."""
-  known = [(low, high, jnp.asarray(bound)) for low, high, bound in bounded if bound is not None]
-  true = jnp.ones((), bool)
-  return BlockSummary(
-    any=all_of(true, *(compare(low, bound) for low, _, bound in known)),
-    all=all_of(true, *(compare(high, bound) for _, high, bound in known)),
-  )
 
 
 def _bound(name: str, value: int | Array) -> int | Array:

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from attention.arrays.checks import as_real, check_numbers
 from attention.arrays.named_axes import register_pytree
-from attention.arrays.shapes import with_rank
 from attention.normalizers.base import Normalizer
 from attention.normalizers.softmax import Softmax
 
@@ -39,8 +38,7 @@ class GaussianWindow(Normalizer):
     return Softmax().row_state(rows)
 
   def weights(self, tile, state):
-    softmax, centers = Softmax().weights(tile, state), as_real("centers", self.centers)
-    positions = with_rank(tile.s.astype(softmax.dtype), softmax.ndim)
-    centers = with_rank(centers.astype(softmax.dtype)[..., None], softmax.ndim)
-    stddev = with_rank(jnp.asarray(self.stddev, softmax.dtype)[..., None, None], softmax.ndim)
-    return softmax * jnp.exp(-(((positions - centers) / stddev) ** 2) / 2)
+    softmax = Softmax().weights(tile, state)
+    centers = as_real("centers", self.centers).astype(softmax.dtype)[:, None]
+    stddev = jnp.asarray(self.stddev, softmax.dtype)
+    return softmax * jnp.exp(-(((tile.s.astype(softmax.dtype) - centers) / stddev) ** 2) / 2)

@@ -1,21 +1,15 @@
-"""The softmax, with an optional sink, and the masked softmax."""
+"""The softmax, with an optional sink."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import as_floating, check_numbers, check_rank
-from attention.arrays.dtypes import compute_dtype
-from attention.arrays.eager_jit import eager_jit
-from attention.arrays.masking import finish_rows, is_minus_infinity
+from attention.arrays.checks import check_numbers
 from attention.arrays.named_axes import register_pytree
-from attention.arrays.shapes import check_pairs, with_rank
-from attention.masks import Array, Mask, as_mask
+from attention.arrays.shapes import with_rank
 from attention.normalizers.base import Normalizer
-from attention.normalizers.rows import one_tile
 
 
 @register_pytree
@@ -42,68 +36,23 @@ class Softmax(Normalizer):
   def row_state(self, rows):
     row_max = rows.max()
     denominator = rows.sum(lambda tile: jnp.exp(tile.shifted(row_max)))
-    if self.sink is not None:
-      sink = self.sink_scores(row_max)
-      shift = jax.lax.stop_gradient(jnp.maximum(row_max, sink))
-      return shift, denominator * jnp.exp(row_max - shift) + jnp.exp(sink - shift)
-    return row_max, jnp.where(denominator == 0, 1, denominator)
+    denominator = jnp.where(denominator == 0, 1, denominator)
+    return row_max, denominator, self.share(jnp.log(denominator), row_max)[0]
 
   def weights(self, tile, state):
-    row_max, denominator = state
-    return jnp.exp(tile.shifted(row_max)) / denominator
+    row_max, denominator, share = state
+    return jnp.exp(tile.shifted(row_max)) / denominator * share
 
-  def sink_scores(self, rows: jax.Array) -> jax.Array:
-    """Returns the score of the sink for each row, with the shape and dtype of rows [... T 1]."""
-    sink = jnp.asarray(self.sink, rows.dtype)[..., None, None]
+  def share(self, logsumexp: jax.Array, shift: jax.Array | float = 0) -> tuple[jax.Array, jax.Array]:
+    """Returns the sum of the weights of all keys but the sink, and what the sink adds to the logsumexp.
+
+    Args:
+      logsumexp: of the keys, minus the shift, [... T 1].
+      shift: a part of the logsumexp, kept apart for precision.
+    """
+    if self.sink is None:
+      return jnp.ones_like(logsumexp), jnp.zeros_like(logsumexp)
+    sink = with_rank(jnp.asarray(self.sink, logsumexp.dtype)[..., None, None], logsumexp.ndim)
     sink = jnp.where(sink < jnp.inf, sink, jnp.nan)  # an infinite score gives NaN, as for other keys
-    return jnp.broadcast_to(with_rank(sink, rows.ndim), rows.shape)
-
-
-@functools.partial(eager_jit, static_argnames=("return_logsumexp",))
-def masked_softmax(
-  scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
-) -> jax.Array | tuple[jax.Array, jax.Array]:
-  """Computes the softmax over the last axis, restricted to the pairs that a mask allows.
-
-      weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
-
-  A score of -inf is masked, too. Fully masked rows have zero weights and zero gradients. Rows with an allowed
-  NaN have NaN weights and zero gradients.
-
-  Args:
-    scores: [... T S], floating-point.
-    mask: a mask, or booleans broadcastable to [... T S]. True means "may attend".
-    return_logsumexp: also return the logarithm of the sum.
-
-  Returns:
-    Weights [... T S] in the dtype of the scores. With `return_logsumexp`, a tuple of the weights and the
-    logsumexp [... T], which has at least float32 and is -inf for fully masked rows.
-
-  Raises:
-    ValueError: if the scores are not floating-point, or the mask is not boolean or does not broadcast.
-
-  >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
-  [[1.0, 0.0], [0.0, 0.0]]
-  """
-  scores = as_floating("scores", scores)
-  check_rank("scores", scores, "[... T S]")
-  array = as_mask(mask).materialize(*scores.shape[-2:])
-  check_pairs("mask", array.shape, scores.shape)
-  allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
-  positions = jnp.arange(scores.shape[-2])[:, None], jnp.arange(scores.shape[-1])[None, :]
-  tile, rows, row_max = one_tile(scores.astype(compute_dtype(scores.dtype)), allowed, None, positions)
-  state = Softmax().row_state(rows)
-  weights = finish_rows(row_max, Softmax().weights(tile, state))
-  weights = jnp.where(allowed, weights, 0).astype(scores.dtype)
-  return (weights, logsumexp(row_max, state)) if return_logsumexp else weights
-
-
-def logsumexp(row_max: jax.Array, state: tuple[jax.Array, jax.Array]) -> jax.Array:
-  """Returns log(sum of exp(score)), [... T]: -inf for empty rows, NaN for non-finite rows.
-
-  Args:
-    row_max: the largest score of each row after masking, [... T 1].
-    state: of `Softmax`.
-  """
-  shift, denominator = state
-  return finish_rows(row_max, jnp.log(denominator) + shift, "-inf")[..., 0]
+    excess = shift - sink + logsumexp
+    return jax.nn.sigmoid(excess), jax.nn.softplus(-excess)

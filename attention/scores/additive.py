@@ -5,11 +5,11 @@ import dataclasses
 import jax
 
 from attention.arrays import device, sharding
-from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.checks import as_real, check_rank
 from attention.arrays.eager_jit import eager_jit
+from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.named_axes import register_pytree
-from attention.arrays.shapes import assumed_product, broadcast_leading, with_rank
+from attention.arrays.shapes import assumed_product, broadcast_leading
 from attention.arrays.sharding import match_vma
 from attention.scores.additive_kernel import sums_of_tanh
 from attention.scores.base import Score
@@ -43,29 +43,22 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   >>> additive_scores(jax.numpy.zeros((1, 2)), jax.numpy.zeros((3, 2)), jax.numpy.ones(2)).tolist()
   [[0.0, 0.0, 0.0]]
   """
-  return _scores(queries, keys, score_vector)
-
-
-def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
-  """Computes `additive_scores`; not compiled separately inside a tile of "blockwise"."""
   queries, keys = floating(queries=queries, keys=keys)
-  score_vector = as_real("score_vector", score_vector)
+  score_vector = as_real("score_vector", score_vector).astype(queries.dtype)
   check_rank("score_vector", score_vector, "[... A]")
-  check_width("keys", keys, queries.shape[-1], "the width of the queries")
-  check_width("score_vector", score_vector, queries.shape[-1], "the width of the queries")
-  vectors = score_vector.astype(queries.dtype)[..., None, :]
+  vectors = score_vector[..., None, :]
   leading = broadcast_leading(queries, keys, vectors, names="queries, keys and score_vector")
-  queries, keys, vectors = match_vma((queries, keys, vectors), (queries, keys, vectors))
-  pairs = queries.shape[-2], keys.shape[-2]
-  rank = len(leading) + 2
-  arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
+  queries, keys, score_vector = match_vma((queries, keys, score_vector), (queries, keys, score_vector))
 
-  # On a CPU, compute as many leading axes together as fit in the cache.
-  kept = 0 if device.is_cpu() and not sharding.leading_axes_may_be_sharded() else len(leading)
-  while kept < len(leading) and assumed_product((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
-    kept += 1
-  looped = leading[: len(leading) - kept]
-  return map_leading_axes(lambda arrays: sums_of_tanh(*arrays), arrays, [kept + 2] * 3, looped)
+  def at_index(arrays: list[jax.Array]) -> jax.Array:
+    queries, keys, score_vector = arrays
+    return Additive(score_vector).scores(queries, keys)
+
+  # On a CPU, compute as many indices together as fit in the cache.
+  in_loop = device.is_cpu() and not sharding.leading_axes_may_be_sharded()
+  pairs = assumed_product((queries.shape[-2], keys.shape[-2]))
+  per_step = max(1, CACHED_PAIRS // max(pairs, 1)) if in_loop else None
+  return map_leading_axes(at_index, [queries, keys, score_vector], [2, 2, 1], leading, per_step)
 
 
 @register_pytree
@@ -81,4 +74,11 @@ class Additive(Score):
   score_vector: jax.Array
 
   def scores(self, query_features, key_features):
-    return _scores(query_features, key_features, self.score_vector)
+    score_vector, width = as_real("score_vector", self.score_vector), query_features.shape[-1]
+    check_rank("score_vector", score_vector, "[... A]")
+    check_width("keys", key_features, width, "the width of the queries")
+    check_width("score_vector", score_vector, width, "the width of the queries")
+    score_vector = score_vector.astype(query_features.dtype)[None]
+    return sums_of_tanh(
+      *match_vma([query_features, key_features, score_vector], [query_features, key_features, score_vector])
+    )

@@ -22,8 +22,8 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.leading_axes import rematerialized, unvmap_any
 from attention.arrays.dtypes import matmul_precision
+from attention.arrays.leading_axes import rematerialized, unvmap_any
 from attention.arrays.shapes import assumed_product, is_known
 from attention.arrays.sharding import match_vma
 

@@ -5,10 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.checks import as_real
 from attention.arrays.named_axes import register_pytree
 from attention.scores.base import Score
 from attention.scores.dot_product import dot_product_scores
-from attention.scores.validation import floating, scaled
+from attention.scores.validation import floating
 
 
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -48,7 +49,7 @@ class Cosine(Score):
   scale: jax.Array | float = 1.0
 
   def query_features(self, queries):
-    return scaled(_unit(queries), self.scale)
+    return _unit(queries) * as_real("scale", self.scale).astype(queries.dtype)
 
   def key_features(self, keys):
     return _unit(keys)

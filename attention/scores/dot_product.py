@@ -5,11 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.checks import as_real
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
 from attention.scores.base import Score
-from attention.scores.validation import check_width, floating, scaled
+from attention.scores.validation import check_width, floating
 
 
 def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -55,7 +56,11 @@ class ScaledDotProduct(Score):
   scale: jax.Array | float | None = None
 
   def query_features(self, queries):
-    return queries * max(queries.shape[-1], 1) ** -0.5 if self.scale is None else scaled(queries, self.scale)
+    return (
+      queries * max(queries.shape[-1], 1) ** -0.5
+      if self.scale is None
+      else queries * as_real("scale", self.scale).astype(queries.dtype)
+    )
 
   def scores(self, query_features, key_features):
     check_width("keys", key_features, query_features.shape[-1], "the width of the queries")

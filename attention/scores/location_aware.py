@@ -5,11 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.leading_axes import rematerialized
 from attention.arrays.checks import as_array, as_floating, check_rank
 from attention.arrays.dtypes import matmul_precision
+from attention.arrays.leading_axes import rematerialized
 from attention.arrays.named_axes import register_pytree
-from attention.arrays.shapes import same_rank
 from attention.scores.base import Score
 from attention.scores.validation import check_width
 
@@ -100,8 +99,6 @@ def _scores(
   queries: jax.Array, keys: jax.Array, score_vector: jax.Array, kernel: jax.Array, locations: jax.Array
 ) -> jax.Array:
   """Computes the scores of a tile; derivatives store no array [T S A]."""
-  projected = jnp.einsum("...TSC,...CA->...TSA", locations, kernel, precision=matmul_precision())
-  pairs, projected = same_rank(queries[..., :, None, :] + keys[..., None, :, :], projected)
-  return jnp.einsum(
-    "...TSA,...A->...TS", jnp.tanh(pairs + projected), score_vector, precision=matmul_precision()
-  )
+  projected = jnp.einsum("TSC,CA->TSA", locations, kernel, precision=matmul_precision())
+  tanh = jnp.tanh(queries[:, None, :] + keys[None, :, :] + projected)
+  return jnp.einsum("TSA,A->TS", tanh, score_vector, precision=matmul_precision())

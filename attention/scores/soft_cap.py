@@ -8,9 +8,7 @@ import numpy as np
 
 from attention.arrays.checks import check_numbers
 from attention.arrays.named_axes import register_pytree
-from attention.arrays.shapes import with_rank
 from attention.scores.base import Score
-from attention.scores.validation import per_score
 
 
 @register_pytree
@@ -59,9 +57,7 @@ class SoftCap(Score):
 
   def scores(self, query_features, key_features):
     scores = self.score.scores(query_features, key_features)
-    cap = per_score("cap", self.cap, scores)
-    rank = max(scores.ndim, cap.ndim)
-    scores, cap = with_rank(scores, rank), with_rank(cap, rank)
+    cap = jnp.asarray(self.cap, scores.dtype)
     # Far from 0, tanh is 1 and its derivative is 0, even if the score of a masked pair overflowed. `where`
     # instead of `clip`, because clip multiplies tangents by 0, which makes NaN of infinite ones.
     is_nan, is_near = jnp.isnan(scores), jnp.abs(scores) < 32 * cap

@@ -3,32 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_array, as_real, check_rank
+from attention.arrays.checks import as_array, check_rank
 from attention.arrays.dtypes import compute_dtype
-from attention.arrays.shapes import broadcast_leading, with_rank
-
-
-def scaled(vectors: jax.Array, scale: jax.Array | float, name: str = "scale") -> jax.Array:
-  """Returns vectors [... T H] times a scale: a number, or an array [...] with leading axes such as heads."""
-  factors = per_score(name, scale, vectors)
-  broadcast_leading(vectors, factors, names=f"queries and {name} [... 1 1]")
-  rank = max(vectors.ndim, factors.ndim)
-  return with_rank(vectors, rank) * with_rank(factors, rank)
-
-
-def per_score(name: str, numbers: jax.Array | float, arrays: jax.Array) -> jax.Array:
-  """Returns an array [...] of leading axes, such as heads, as [... 1 1] in the dtype of `arrays` [... X Y].
-
-  Raises:
-    ValueError: if it is not numeric, or already has axes of size 1 for X and Y.
-  """
-  numbers = as_real(name, numbers).astype(arrays.dtype)
-  if numbers.ndim > arrays.ndim - 2 and numbers.ndim > 1 and numbers.shape[-2:] == (1, 1):
-    raise ValueError(
-      f"{name} must be a number or an array of leading axes, such as [N] for heads, without axes T and S, "
-      f"got shape {numbers.shape}"
-    )
-  return numbers[..., None, None]
 
 
 def floating(**arrays: jax.Array) -> list[jax.Array]:

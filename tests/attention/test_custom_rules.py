@@ -29,7 +29,7 @@ T, S = DIMS["TS"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FixedByHead(attention.Score):
-  """A score whose heads differ by something other than its arrays."""
+  """A wrong score: it returns the scores of several heads."""
 
   num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
 
@@ -66,13 +66,12 @@ class FixedBias(positions.PositionBias):
 @pytest.mark.parametrize(
   "rules",
   [
-    {"score": FixedByHead()},
     {"mask": FixedMask()},
     {"bias": FixedBias()},
     {"bias": lambda t, s: (t - s).astype(jnp.float32)[None, None]},
     {"bias": positions.ALiBi([0.1 * n for n in range(DIMS.N)])},
   ],
-  ids=["score", "mask", "bias", "function", "list"],
+  ids=["mask", "bias", "function", "list"],
 )
 def test_rules_may_add_leading_axes(rules):
   vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
@@ -91,8 +90,8 @@ def test_rules_may_add_leading_axes(rules):
 @pytest.mark.parametrize("num_key_heads", always(2, of=[1, 2, 3]))
 @pytest.mark.parametrize(
   "rules",
-  [{"score": FixedByHead(6)}, {"mask": FixedMask(6)}, {"bias": FixedBias(6)}],
-  ids=["score", "mask", "bias"],
+  [{"mask": FixedMask(6)}, {"bias": FixedBias(6)}],
+  ids=["mask", "bias"],
 )
 def test_rules_may_add_axes_to_groups(rules, num_key_heads, implementation):
   rng = np.random.default_rng(0)
@@ -373,34 +372,34 @@ def test_custom_mask_must_be_a_pytree(implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ScaledByHead(attention.Score):
-  """A dot product times a factor per head, with or without axes for T and S."""
+  """A dot product times a factor per head."""
 
-  axes = {"factors": ""}
-  factors: jax.Array
-  before: bool = dataclasses.field(default=True, metadata={"static": True})
+  axes = {"factor": ""}
+  factor: jax.Array
 
   def scores(self, query_features, key_features):
-    factors = self.factors[..., None, None] if self.before else self.factors
-    return jnp.multiply(*same_rank(factors, query_features @ key_features.swapaxes(-1, -2)))
+    assert query_features.shape == (S, 11)
+    return self.factor * (query_features @ key_features.T)
 
 
 @mostly_blockwise
-def test_arrays_per_head_lead(implementation):
-  # With as many heads as keys, no other check fails.
+def test_scores_see_one_head(implementation):
   vectors = np.random.default_rng(0).normal(size=(S, S, 11)).astype(np.float32)
   factors = np.linspace(0.1, 0.5, S, dtype=np.float32)
-
-  def attend(before):
-    score = ScaledByHead(factors, before)
-    return attention.attend(score, *[vectors] * 3, implementation=implementation, block_sizes=BLOCK_SIZES)
-
+  options = {"implementation": implementation}
+  actual = attention.attend(ScaledByHead(factors), *[vectors] * 3, **options)
   desired = [
     attention.attend(attention.ScaledDotProduct(factor), *[head] * 3)
     for factor, head in zip(factors, vectors, strict=True)
   ]
-  assert_close(attend(True), np.stack(desired), FLOAT32)
-  with pytest.raises(ValueError, match=r"ScaledByHead.scores must insert axes for T and S"):
-    attend(False)
+  assert_close(actual, np.stack(desired), FLOAT32)
+
+
+@mostly_blockwise
+def test_scores_of_several_heads_raise(implementation):
+  vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
+  with pytest.raises(ValueError, match=r"FixedByHead.scores must return scores \[T S\] = .* got shape \(7, "):
+    attention.attend(FixedByHead(), *vectors, implementation=implementation)
 
 
 def test_non_dataclasses_raise_by_name():
@@ -423,7 +422,8 @@ class Constant(attention.Score):
 
 
 def test_unregistered_rules_raise():
-  np.testing.assert_array_equal(Diagonal().materialize(2, 3), np.eye(2, 3, dtype=bool))
+  with pytest.raises(ValueError, match=r"^Diagonal must be registered as a pytree"):
+    Diagonal().materialize(2, 3)
   array = jnp.ones((2, 3))
   with pytest.raises(ValueError, match=r"^Diagonal must be registered as a pytree"):
     attention.scaled_dot_product_attention(array, array, array, mask=Diagonal() & masks.causal())

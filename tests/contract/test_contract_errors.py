@@ -277,7 +277,7 @@ PARAMETERS = {
   "additive_vectors_and_values_of_other_batches": (
     attention.additive_attention,
     (zeros(3, 11), zeros(5, 11), zeros(23, 5, 13), zeros(29, 11)),
-    "scores values 29 23",
+    "score_vector values 29 23",
   ),
   "masked_softmax_of_integers": (
     lambda scores: attention.masked_softmax(scores, np.ones((3, 5), bool)),
@@ -367,7 +367,7 @@ class Matches(attention.Score):
 @pytest.mark.parametrize(
   ("score", "words"),
   [
-    (WithoutBatch(), "scores 2 3 5"),
+    (WithoutBatch(), "scores 3 5"),
     (Matches(), "scores floating int32"),
     (Forgetful(), "Forgetful scores None"),
   ],
@@ -608,10 +608,10 @@ THREE = arrays(*DIMS["BTH"]), arrays(*DIMS["BSH"]), arrays(*DIMS["BSD"])
       {"normalizer": attention.Softmax(np.zeros(3, np.float32))},
       r"sink .* \(2, 4\), got shape \(3,\)",
     ),
-    ({"score": attention.Additive(arrays(4, 9))}, r"the queries \(8\), got shape \(4, 9\)"),
+    ({"score": attention.Additive(arrays(4, 9))}, r"the queries \(8\), got shape \(9,\)"),
     ({"keys": arrays(3, 2, 7, 8)}, r"got shapes \(2, 4, 6, 8\), \(3, 2, 7, 8\), \(2, 2, 7, 3\)"),
     ({"keys": arrays(2, 2, 5, 8)}, r"same length, got keys \(2, 2, 5, 8\), values \(2, 2, 7, 3\)"),
-    ({"keys": arrays(2, 2, 7, 9)}, r"\(8\), got shape \(2, 4, 7, 9\) \(keys and values are repeated for 4"),
+    ({"keys": arrays(2, 2, 7, 9)}, r"the queries \(8\), got shape \(7, 9\)"),
   ],
 )
 def test_errors_of_grouped_heads_have_no_groups(options, message):
@@ -653,7 +653,7 @@ class NamedPerHead(PerHead):
     ),
     (
       NamedPerHead(np.ones((2, 1, 1), np.float32)),
-      r"PerHead\.temperature .* \(2,\), got shape \(2, 1, 1\)",
+      r"PerHead\.temperature must be a number or an array of leading axes.*, got shape \(2, 1, 1\)",
     ),
   ],
 )

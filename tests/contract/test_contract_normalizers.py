@@ -521,8 +521,9 @@ def test_softmax_subclasses_are_not_ignored():
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class ByHead(attention.Normalizer):
-  """A normalizer that computes head indices, and multiplies by numbers [N 1 1] without named axes."""
+  """Softmax weights times a number per head."""
 
+  axes = {"factors": ""}
   factors: jax.Array
 
   def row_state(self, rows):
@@ -530,14 +531,14 @@ class ByHead(attention.Normalizer):
 
   def weights(self, tile, state):
     softmax = attention.Softmax().weights(tile, state)
-    return softmax * self.factors * jnp.arange(softmax.shape[-3], dtype=softmax.dtype)[:, None, None]
+    return softmax * self.factors
 
 
 def test_normalizer_parameters_per_grouped_head():
   queries, keys, values = (jnp.asarray(draw_heads(heads)) for heads in (4, 2, 2))
-  result = attention.attend_heads(queries, keys, values, normalizer=ByHead(jnp.arange(1.0, 5)[:, None, None]))
+  result = attention.attend_heads(queries, keys, values, normalizer=ByHead(jnp.arange(1.0, 5)))
   plain = attention.attend_heads(queries, keys, values)
-  assert_close(result, plain * np.float32(np.arange(4) * np.arange(1, 5))[:, None, None], FLOAT32)
+  assert_close(result, plain * np.arange(1, 5, dtype=np.float32)[:, None, None], FLOAT32)
 
 
 def draw_heads(count):

@@ -41,6 +41,7 @@ DIFFERENCES = 1e-7
 class NegativeDistance(attention.Score):
   """A user-defined score: -temperature * |q - k|^2."""
 
+  axes = {"temperature": ""}
   temperature: jax.Array
 
   def scores(self, query_features, key_features):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.arrays import leading_axes, device
+from attention.arrays import device, leading_axes
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])

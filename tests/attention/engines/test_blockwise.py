@@ -353,7 +353,7 @@ def test_unnamed_axes_may_differ_by_head():
   temperature = np.linspace(0.1, 0.7, DIMS.N, dtype=np.float32)
 
   def run(temperature):
-    score = SCORES["user_defined"].score(temperature[None, :, None, None])
+    score = SCORES["user_defined"].score(temperature)
     return attention.attend(score, *inputs[:3], implementation="blockwise", block_sizes=BLOCK_SIZES)
 
   desired = expected("user_defined", inputs._replace(parameters={"temperature": temperature}))

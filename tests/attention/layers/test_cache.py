@@ -86,12 +86,11 @@ def test_cached_decoding_matches_the_whole_sequence(counts):
 class EverySecond(masks.Mask):
   """A custom mask: keys at an even distance. `shift` is the same for all heads, or one per head."""
 
+  axes = {"shift": ""}
   shift: jax.Array
 
   def mask_mod(self, t, s):
-    shift = jnp.asarray(self.shift)[..., None, None]
-    distances = jnp.expand_dims(t - s, tuple(range(shift.ndim - 2)))
-    return (distances + shift) % 2 == 0
+    return (t - s + self.shift) % 2 == 0
 
 
 OF_HEADS = np.array([0, 1, 1, 0])
@@ -496,12 +495,12 @@ def test_the_last_slot_is_used():
     ),
     ({"bias": np.ones((7, 7), np.float32)}, r"bias must .* S the slots of the cache, got shape \(7, 7\)"),
     (
-      {"mask": EverySecond(np.zeros((B, 1), int))},
-      r"mask must be broadcastable .* got shape \(3, 3, 1, 7, 11\)",
+      {"mask": EverySecond(np.zeros((B, 2), int))},
+      r"mask must be broadcastable .* got shape \(3, 2, 7, 11\)",
     ),
     (
-      {"bias": lambda t, s: jnp.zeros((B, 1, *jnp.broadcast_shapes(t.shape, s.shape)))},
-      r"bias must be broadcastable .* got shape \(3, 3, 1, 7, 11\)",
+      {"bias": lambda t, s: jnp.zeros((B, 2, *jnp.broadcast_shapes(t.shape, s.shape)))},
+      r"bias must be broadcastable .* got shape \(3, 2, 7, 11\)",
     ),
   ],
 )

@@ -153,12 +153,12 @@ def test_single_position_filter_is_coverage():
   [
     ("score_vector", (H + 1,), r"score_vector must have the width of the queries \(11\), got shape \(12,\)"),
     ("kernel", (C, H + 1), r"kernel must have the width of the queries \(11\), got shape \(3, 12\)"),
-    ("locations", (B, T, S, C + 1), r"locations must have C of the kernel \(3\), got shape \(2, 3, 5, 4\)"),
+    ("locations", (B, T, S, C + 1), r"locations must have C of the kernel \(3\), got shape \(3, 5, 4\)"),
     ("locations", (T, S), r"LocationAware.locations must have axes \[... T S C\], got shape \(3, 5\)"),
     (
       "locations",
       (B, T, S + 1, C),
-      r"locations must have axes \[... T S C\] with T, S = \(3, 5\), got shape \(2, 3, 6, 3\)",
+      r"LocationAware.locations must be broadcastable to \(2, 3, 5, 3\), got shape \(2, 3, 6, 3\)",
     ),
   ],
 )

@@ -1,0 +1,85 @@
+"""Blockwise attention with any normalizer, in several passes over the keys.
+
+For each block of queries, the normalizer first passes over the tiles to compute its state; a last pass
+computes weights and context. JAX differentiates these loops; derivatives recompute one block of queries at a
+time, one tile after another.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.masking import finish_rows, mark_rows, masked
+from attention.engines.inputs import Inputs
+from attention.engines.loops import Arrays, fold_key_blocks, over_query_blocks
+from attention.engines.plan import Plan
+from attention.normalizers.base import pair_weights
+from attention.normalizers.rows import ScoreRows, ScoreTile, score_tile
+
+Tree = TypeVar("Tree")
+
+
+def normalized_attention(plan: Plan, leaves: Arrays) -> jax.Array:
+  """Computes the context [... T D] of all queries over all keys."""
+
+  def attend_to_keys(arrays: Arrays) -> jax.Array:
+    inputs, rows = plan.inputs(arrays), block_rows(plan, arrays)
+    normalizer, dtype = inputs.options.normalizer, inputs.values.dtype
+
+    def attend_to_tile(carry: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
+      row_max, state, context = carry
+      normalizer = inputs.options.normalizer
+      weights = pair_weights(normalizer, tile, state)
+      context += jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)
+      return jnp.maximum(row_max, tile_max), normalizer.next_state(tile, state), context
+
+    T = inputs.t.shape[0]
+    row_max = jnp.full((T, 1), masked(dtype))
+    context = jnp.zeros((T, inputs.values.shape[-1]), dtype)
+    initial = row_max, normalizer.row_state(rows), context
+    row_max, _, context = fold_rows(plan, arrays, attend_to_tile, initial, normalizer.reverse)
+    return finish_rows(mark_rows(row_max, inputs.nonfinite_queries), context)
+
+  return over_query_blocks(plan, attend_to_keys, leaves, plan.letters)
+
+
+def block_rows(plan: Plan, arrays: Arrays) -> ScoreRows:
+  """Returns the scores of a block of queries and all its keys."""
+  inputs = plan.inputs(arrays)
+  T, S = inputs.t.shape[0], plan.keys.size
+  shapes: Any = (T, S), (T, S), (T, 1), (1, S)
+  dtypes = inputs.values.dtype, bool, inputs.t.dtype, inputs.s.dtype
+
+  def fold(arrays: Arrays, update: Callable[[Tree, ScoreTile], Tree], initial: Tree) -> Tree:
+    return fold_rows(plan, arrays, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
+
+  return ScoreRows(arrays, fold, ScoreTile._make(map(jax.ShapeDtypeStruct, shapes, dtypes)))
+
+
+def fold_rows(
+  plan: Plan,
+  arrays: Arrays,
+  update: Callable[[Tree, ScoreTile, jax.Array, Inputs], Tree],
+  initial: Tree,
+  reverse: bool = False,
+) -> Tree:
+  """Passes over the tiles of a block of queries.
+
+  Args:
+    plan: the plan.
+    arrays: leaves of the Inputs, of a block of queries with all its keys.
+    update: takes a carry, a tile, the largest score of its rows after masking, and its inputs; returns the
+      next carry.
+    initial: the first carry.
+    reverse: whether the last block comes first.
+  """
+
+  def step(carry: Tree, leaves: Arrays) -> Tree:
+    inputs = plan.inputs(leaves)
+    scores, allowed = inputs.scores_and_allowed()
+    tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
+    return update(carry, tile, row_max, inputs)
+
+  return fold_key_blocks(plan, step, initial, arrays, plan.letters, reverse)
