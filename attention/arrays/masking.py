@@ -28,6 +28,18 @@ def finite(tree: Any) -> Any:
   return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, jnp.zeros_like(array)), tree)
 
 
+def any_nonfinite(vectors: jax.Array, *others: jax.Array) -> jax.Array:
+  """Returns which vectors [... X H] contain NaN or infinity, booleans [... X].
+
+  Args:
+    vectors: [... X H].
+    others: more arrays of the same shape.
+  """
+  # A single reduction of all arrays, so that XLA reads them in one pass.
+  is_finite = functools.reduce(jnp.logical_and, map(jnp.isfinite, others), jnp.isfinite(vectors))
+  return ~jnp.all(is_finite, axis=-1)
+
+
 def masked(dtype: jnp.dtype) -> np.ndarray:
   """Returns the score of masked pairs: the lowest finite number of a floating-point dtype."""
   return np.asarray(jnp.finfo(dtype).min, dtype)

@@ -15,6 +15,7 @@ derivatives:
 Both sums are over tiles, and `fold_tiles` computes both.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple, TypeVar
 
@@ -152,6 +153,7 @@ def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
     denominator = jnp.where(sums.denominator == 0, 1, sums.denominator)
     return Results(finish_rows(row_max, sums.context / denominator), row_max, jnp.log(denominator))
 
+  plan = dataclasses.replace(plan, transposed_keys=False)
   return fold_tiles(plan, leaves, plan.letters, tile_fn=tile_sums, merge=merge, initial=empty, finish=finish)
 
 
@@ -208,8 +210,9 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
 
   def finish(sums: tuple[jax.Array, jax.Array], arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     (d_logsumexp, d_context), results = sums, Results(*arrays[-3:])
-    # Invalid rows have no weights, so that their sums are 0.
-    return d_logsumexp, d_context - results.context * d_logsumexp
+    d_context -= results.context * d_logsumexp
+    # The sums of invalid rows are 0, but an incoming gradient may be NaN.
+    return d_logsumexp, jnp.where(is_valid_row(results.row_max), d_context, 0)
 
   d_logsumexp, d_context = fold_tiles(
     plan, arrays, letters, tile_fn=tile_tangents, merge=add, initial=zeros, finish=finish, clean=clean

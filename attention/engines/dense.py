@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.leading_axes import map_leading_axes
-from attention.arrays.masking import finish_rows, mark_rows, masked_scores, row_maxima
+from attention.arrays.masking import finish_rows, mark_rows, masked, masked_scores, row_maxima
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import is_known
 from attention.arrays.sharding import leading_axes_may_be_sharded
@@ -78,8 +78,6 @@ def dense_at_index(inputs: Inputs) -> AttentionOutput:
     tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
     weights, logsumexp = pair_weights(normalizer, tile, normalizer.row_state(one_tile(tile))), row_max
   row_max = mark_rows(row_max, inputs.nonfinite_queries)
-  if allowed is not None:
-    weights = jnp.where(allowed, weights, 0)  # masked weights are 0 already, but their gradients may overflow
   context = jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)
   weights = finish_rows(row_max, weights)
   if allowed is not None:
@@ -96,6 +94,8 @@ def softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     are empty or not finite, they are finite and have no meaning; see `finish_rows`.
   """
   row_max = row_maxima(scores)
-  weights = jnp.exp(scores - row_max)
-  denominator = jnp.sum(weights, axis=-1, keepdims=True)
-  return weights / denominator, row_max, row_max + jnp.log(denominator)
+  exponentials = jnp.exp(scores - row_max)
+  denominator = jnp.sum(exponentials, axis=-1, keepdims=True)
+  # Masked weights are 0 anyway, but their gradients may overflow.
+  weights = jnp.where(scores > masked(scores.dtype), exponentials / denominator, 0)
+  return weights, row_max, row_max + jnp.log(denominator)

@@ -15,7 +15,7 @@ import numpy as np
 
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes, select_index
-from attention.arrays.masking import finite, is_minus_infinity
+from attention.arrays.masking import any_nonfinite, finite, is_minus_infinity
 from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import broadcast_leading, with_rank
 from attention.engines.dropout import Dropout
@@ -102,7 +102,7 @@ class Inputs(NamedAxes):
     score = self.options.score
     queries, nonfinite_queries = _features(score, score.query_features, self.queries)
     keys, nonfinite_keys = _features(score, score.key_features, self.keys)
-    nonfinite_values = ~jnp.all(jnp.isfinite(self.values), axis=-1)
+    nonfinite_values = any_nonfinite(self.values)
     rank = max(nonfinite_keys.ndim, nonfinite_values.ndim)
     return dataclasses.replace(
       self,
@@ -235,7 +235,7 @@ def _features(
     *leaves, vectors = arrays
     cleaned = finite(vectors)
     features = method(jax.tree.unflatten(structure, leaves), cleaned)
-    is_finite, nonfinite = jnp.isfinite(vectors), []
+    of_same_shape, nonfinite = [], []
     for leaf in jax.tree.leaves(features):
       if np.ndim(leaf) != 2 or leaf.shape[0] not in (1, vectors.shape[0]):
         raise ValueError(
@@ -243,12 +243,12 @@ def _features(
           f"got shape {np.shape(leaf)} for vectors {vectors.shape}"
         )
       if leaf.shape == vectors.shape:
-        is_finite &= jnp.isfinite(leaf)  # before the reduction, so that XLA reads both arrays in one pass
+        of_same_shape.append(leaf)
       else:
-        nonfinite.append(~jnp.all(jnp.isfinite(leaf), axis=-1))
+        nonfinite.append(any_nonfinite(leaf))
     # If the features are the vectors themselves, avoid a copy: the engines make features finite anyway.
     features = jax.tree.map(lambda leaf: vectors if leaf is cleaned else leaf, features)
-    return features, functools.reduce(jnp.logical_or, nonfinite, ~jnp.all(is_finite, axis=-1))
+    return features, functools.reduce(jnp.logical_or, nonfinite, any_nonfinite(vectors, *of_same_shape))
 
   letters = [*leaf_axes(score), "XH"]
   arrays = [*leaves, vectors]

@@ -79,7 +79,8 @@ def over_query_blocks(
 
   Args:
     plan: the plan.
-    function: takes the arrays of a block of queries, with all its keys; returns a pytree of arrays [T *].
+    function: takes the arrays of a block of queries and all blocks of keys, as `fold_key_blocks`; returns a
+      pytree of arrays [T *].
     arrays: leaves of the Inputs, and possibly more arrays.
     letters: their axis letters.
     clean: replaces arrays of one index that are not finite. Default: vectors become finite.
@@ -91,7 +92,18 @@ def over_query_blocks(
   @rematerialized
   def at_index(arrays: Arrays) -> Tree:
     arrays = plan.clean(arrays) if clean is None else clean(arrays)
-    return map_query_blocks(plan, function, arrays, letters)
+    blocks = [into_blocks(plan, array, axes) for array, axes in zip(arrays, letters, strict=True)]
+    has_queries = ["T" in axes or ("S" in axes and plan.windows is not None) for axes in letters]
+    per_block = [array if is_cut else None for array, is_cut in zip(blocks, has_queries, strict=True)]
+
+    @rematerialized
+    def at_block(cut: list[jax.Array | None]) -> Tree:
+      return function(choose(cut, blocks))
+
+    if plan.queries.count == 1:
+      return function(choose([None if array is None else array[0] for array in per_block], blocks))
+    stacked = map_chunked(at_block, per_block, plan.query_blocks_per_step)
+    return jax.tree.map(lambda array: join(array, -2, plan.queries), stacked)
 
   # The loop over leading axes is inside the differentiation rule, since JAX's derivative of it would store
   # arrays that broadcast once per index.
@@ -99,29 +111,30 @@ def over_query_blocks(
     return map_leading_axes(at_index, arrays, list(map(len, letters)), plan.leading, plan.per_step)
 
 
-def map_query_blocks(
-  plan: Plan, function: Callable[[Arrays], Tree], arrays: Arrays, letters: list[str]
-) -> Tree:
-  """Computes `over_query_blocks` at one index of the leading axes."""
-  blocks, windows = plan.queries, plan.windows
-  if blocks.count == 1 and windows is None:
-    return function(arrays)
+def into_blocks(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
+  """Returns an array as blocks of queries and keys, [I J *], without I or J if it is not cut along T or S.
 
-  def split_block(array: jax.Array, axes: str) -> jax.Array | None:
-    t, s = axis_of(array, axes, "T", blocks.length), axis_of(array, axes, "S", plan.num_keys)
-    if t is not None:
-      array = split(array, t, blocks)
-    if s is not None and windows is not None:
-      return windows_of(array, s, windows, plan.keys.length, of_blocks=t is not None)
-    return None if t is None else array
+  Keys and values [S X] become blocks [J X S] if the plan has `transposed_keys`.
+  """
+  t, s = axes.find("T") - len(axes), axes.find("S") - len(axes)
+  if "T" in axes:
+    array = split(array, t, plan.queries)
+  if "S" not in axes:
+    return array
 
-  @rematerialized
-  def at_block(cut: list[jax.Array | None]) -> Tree:
-    return function(choose(cut, arrays))
+  def split_keys(array: jax.Array) -> jax.Array:
+    return turn(plan, split(array, s, plan.keys), axes)
 
-  cut = [split_block(array, axes) for array, axes in zip(arrays, letters, strict=True)]
-  stacked = map_chunked(at_block, cut, plan.query_blocks_per_step)
-  return jax.tree.map(lambda array: join(array, -2, blocks), stacked)
+  if plan.windows is not None:
+    array = windows_of(array, s, plan.windows, plan.keys.length, of_blocks="T" in axes)
+  has_queries = "T" in axes or plan.windows is not None
+  blocks = jax.vmap(split_keys)(array) if has_queries else split_keys(array)
+  return jax.lax.optimization_barrier(blocks) if plan.transposed_keys else blocks
+
+
+def turn(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
+  """Transposes keys and values, [S X] to [X S] and back, if the plan has `transposed_keys`."""
+  return jnp.swapaxes(array, -1, -2) if plan.transposed_keys and axes in ("SX", "SD") else array
 
 
 def fold_key_blocks(
@@ -138,32 +151,31 @@ def fold_key_blocks(
     plan: the plan.
     step: takes a carry and the arrays of a tile; returns the next carry.
     initial: the first carry.
-    arrays: of a block of queries, with all its keys.
+    arrays: of a block of queries, with J blocks of keys: [J *], transposed by `turn`, where the letters have
+      an "S".
     letters: their axis letters.
     reverse: whether the last tile comes first.
   """
-  blocks = plan.keys
-  if blocks.count == 1:
-    return step(initial, arrays)
 
-  def split_keys(array: jax.Array, axes: str) -> jax.Array | None:
-    axis = axis_of(array, axes, "S", blocks.length)
-    return None if axis is None else split(array, axis, blocks)
+  def tile_of(cut: list[jax.Array | None]) -> Arrays:
+    pairs = zip(cut, letters, strict=True)
+    return choose([None if array is None else turn(plan, array, axes) for array, axes in pairs], arrays)
 
+  def at_tile(carry: Any, cut: list[jax.Array | None]) -> Any:
+    return step(carry, tile_of(cut))
+
+  # The branch is rematerialized too, since an empty tile would otherwise store zeros for it.
   @rematerialized
   def at_block(carry: Any, block: tuple[list[jax.Array | None], jax.Array | None]) -> tuple[Any, None]:
     cut, is_nonempty = block
     if is_nonempty is None:
-      return step(carry, choose(cut, arrays)), None
-    return jax.lax.cond(
-      unvmap_any(is_nonempty),
-      lambda carry, cut: step(carry, choose(cut, arrays)),
-      lambda carry, cut: carry,
-      carry,
-      cut,
-    ), None
+      return at_tile(carry, cut), None
+    any_nonempty = unvmap_any(is_nonempty)
+    return jax.lax.cond(any_nonempty, rematerialized(at_tile), lambda carry, cut: carry, carry, cut), None
 
-  cut = [split_keys(array, axes) for array, axes in zip(arrays, letters, strict=True)]
+  cut = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
+  if plan.keys.count == 1:
+    return step(initial, tile_of([None if array is None else array[0] for array in cut]))
   is_nonempty = nonempty_keys(plan.inputs(arrays[: len(plan.letters)]), plan) if plan.skips_tiles else None
   return jax.lax.scan(at_block, match_vma(initial, arrays), (cut, is_nonempty), reverse=reverse)[0]
 
@@ -194,8 +206,7 @@ def ring_scan(
   """
   axis_name: Any = plan.axis_name
   count = jax.lax.axis_size(axis_name)
-  pairs = zip(arrays, letters, strict=True)
-  keys = [array if axis_of(array, axes, "S", plan.num_keys) is not None else None for array, axes in pairs]
+  keys = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
 
   def receive_from(distance: int, keys: Any) -> Any:
     routes = [(source, (source + distance) % count) for source in range(count)]
@@ -215,12 +226,6 @@ def ring_scan(
 def choose(cut: list[jax.Array | None], arrays: Arrays) -> Arrays:
   """Returns the cut arrays, and the whole ones where these are None."""
   return [whole if part is None else part for part, whole in zip(cut, arrays, strict=True)]
-
-
-def axis_of(array: jax.Array, letters: str, letter: str, length: int) -> int | None:
-  """Returns the axis with the given letter, counted from the end; None if it is missing or broadcasts."""
-  axis = letters.find(letter) - len(letters)
-  return axis if letter in letters and array.shape[axis] == length else None
 
 
 def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:

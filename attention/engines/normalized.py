@@ -24,6 +24,8 @@ Tree = TypeVar("Tree")
 def normalized_attention(plan: Plan, leaves: Arrays) -> jax.Array:
   """Computes the context [... T D] of all queries over all keys."""
 
+  D = plan.inputs(leaves).values.shape[-1]
+
   def attend_to_keys(arrays: Arrays) -> jax.Array:
     inputs, rows = plan.inputs(arrays), block_rows(plan, arrays)
     normalizer, dtype = inputs.options.normalizer, inputs.values.dtype
@@ -37,7 +39,7 @@ def normalized_attention(plan: Plan, leaves: Arrays) -> jax.Array:
 
     T = inputs.t.shape[0]
     row_max = jnp.full((T, 1), masked(dtype))
-    context = jnp.zeros((T, inputs.values.shape[-1]), dtype)
+    context = jnp.zeros((T, D), dtype)
     initial = row_max, normalizer.row_state(rows), context
     row_max, _, context = fold_rows(plan, arrays, attend_to_tile, initial, normalizer.reverse)
     return finish_rows(mark_rows(row_max, inputs.nonfinite_queries), context)

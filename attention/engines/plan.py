@@ -61,15 +61,16 @@ class Plan:
 
   Attributes:
     structure: tree structure of the Inputs, whose leaves are cut.
-    letters: axis letters of each leaf, from `leaf_axes`.
+    letters: axis letters of each leaf, from `leaf_axes`, but "-" for "T" or "S" where the leaf broadcasts.
     leading: leading axes.
     per_step: number of indices of the leading axes to compute together; None: all.
     queries: blocks of queries.
     query_blocks_per_step: number of query blocks to compute together.
     keys: blocks of the keys that a block of queries attends to: all keys, or one window.
     windows: start of the window of each block of queries; None if each block attends to all keys.
-    num_keys: S.
     skips_tiles: whether empty tiles are skipped.
+    transposed_keys: whether keys and values are stored transposed, in the order in which a CPU multiplies
+      them in derivatives.
     axis_name: mesh axis along which keys are sharded, or None.
     precision: precision of matrix products, since derivatives are traced after `attend` has returned.
   """
@@ -82,8 +83,8 @@ class Plan:
   query_blocks_per_step: int
   keys: Blocks
   windows: tuple[int, ...] | None
-  num_keys: int
   skips_tiles: bool
+  transposed_keys: bool
   axis_name: str | None
   precision: str
 
@@ -137,15 +138,15 @@ def make_plan(
   leaves, structure = jax.tree.flatten(inputs)
   plan = Plan(
     structure=structure,
-    letters=leaf_axes(inputs),
+    letters=[_cut_axes(leaf, axes, T, S) for leaf, axes in zip(leaves, leaf_axes(inputs), strict=True)],
     leading=tuple(leading),
     per_step=None if may_be_sharded else max(1, (PAIRS_ON_CPU if is_cpu else PAIRS_IN_PARALLEL) // pairs),
     queries=queries,
     query_blocks_per_step=blocks_per_step,
     keys=keys,
     windows=starts,
-    num_keys=S,
     skips_tiles=skips_tiles,
+    transposed_keys=True,
     axis_name=axis_name,
     precision=matmul_precision(),
   )
@@ -174,68 +175,68 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
 
-def nonempty_tiles(mask: Mask, t: Any, s: Any, queries: Blocks, keys: Blocks) -> Any:
-  """Returns which tiles may have an allowed pair, booleans [I J] for I blocks of queries and J of keys.
-
-  Args:
-    mask: at one index of the leading axes. With NumPy arrays only, a mask of this library returns a NumPy
-      array.
-    t: query positions [T].
-    s: key positions [S].
-    queries, keys: the blocks.
-  """
-
-  def into_blocks(array: Any, letters: str) -> Any:
-    """Returns [... T ... S ...] as [I J ... T ... S ...], where T and S are the sizes of a block."""
-    if not set(letters) & {"T", "S"}:
-      return array
-    xp = np if isinstance(array, np.ndarray) else jnp
-    for blocks, letter in ((keys, "S"), (queries, "T")):
-      axis = letters.find(letter)
-      axis = axis if axis < 0 else axis - len(letters) + array.ndim
-      if axis < 0 or array.shape[axis] == 1:
-        array = array[None]
-      else:
-        array = _pad_with_last(array, axis, blocks)
-        array = array.reshape(*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
-        array = xp.moveaxis(array, axis, 0)
-    return array
-
-  leaves, structure = jax.tree.flatten(mask)
-  pairs = zip(leaves, leaf_axes(mask), strict=True)
-  mask = jax.tree.unflatten(structure, [into_blocks(leaf, letters) for leaf, letters in pairs])
-  t, s = into_blocks(t, "T")[:, 0], into_blocks(s, "S")[0]
-  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
-  xp = jnp if isinstance(is_any, jax.Array) else np
-  return xp.broadcast_to(is_any, (queries.count, keys.count))
+def _cut_axes(leaf: Any, letters: str, T: int, S: int) -> str:
+  """Returns axis letters with "-" for each "T" or "S" along which the leaf broadcasts."""
+  sizes = zip(letters, np.shape(leaf)[np.ndim(leaf) - len(letters) :], strict=True)
+  lengths = {"T": T, "S": S}
+  return "".join(letter if size == lengths.get(letter, size) else "-" for letter, size in sizes)
 
 
 def nonempty_keys(inputs: Inputs, plan: Plan) -> jax.Array:
-  """Returns which blocks of keys a block of queries attends to, booleans [J]."""
-  T = inputs.t.shape[0]
-  mask: Any = inputs.options.mask
-  return nonempty_tiles(mask, inputs.t, inputs.s, Blocks(T, 1, T), plan.keys)[0]
+  """Returns which blocks of keys a block of queries attends to, booleans [J].
 
+  Args:
+    inputs: of a block of queries, with blocks of keys, as in `fold_key_blocks`.
+    plan: the plan.
+  """
 
-def _pad_with_last(array: Any, axis: int, blocks: Blocks) -> Any:
-  if blocks.padding == 0:
-    return array
-  last = array[(slice(None),) * axis + (slice(-1, None),)]
-  shape = (*array.shape[:axis], blocks.padding, *array.shape[axis + 1 :])
-  xp = np if isinstance(array, np.ndarray) else jnp
-  return xp.concatenate([array, xp.broadcast_to(last, shape)], axis=axis)
+  def with_blocks(leaf: jax.Array, axes: str) -> jax.Array:
+    """Returns an array with axes [I J] before its own, if it has an axis T or S."""
+    missing = len(axes) + 2 - leaf.ndim if {"T", "S"} & set(axes) else 0
+    return jnp.expand_dims(leaf, tuple(range(missing)))
+
+  leaves, structure = jax.tree.flatten(inputs.options.mask)
+  pairs = zip(leaves, leaf_axes(inputs.options.mask), strict=True)
+  mask: Any = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
+  t, s = inputs.t[None], inputs.s  # [1 T] and [J S]
+  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
+  return jnp.broadcast_to(is_any, (1, plan.keys.count))[0]
 
 
 def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np.ndarray | None:
-  """Returns `nonempty_tiles` while tracing, or None if they are unknown or differ between leading indices."""
+  """Returns which tiles may have an allowed pair, booleans [I J] for I blocks of queries and J of keys.
+
+  None if that is not known while tracing, or differs between indices of the leading axes.
+  """
   leaves, structure = jax.tree.flatten(mask)
+  letters = leaf_axes(mask)
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return None
-  if any(np.ndim(leaf) > len(letters) for leaf, letters in zip(leaves, leaf_axes(mask), strict=True)):
+  if any(np.ndim(leaf) > len(axes) for leaf, axes in zip(leaves, letters, strict=True)):
     return None
-  mask = jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])
-  tiles = nonempty_tiles(mask, np.arange(T), np.arange(S), queries, keys)
-  return None if isinstance(tiles, jax.core.Tracer) else np.asarray(tiles)
+
+  def with_blocks(leaf: Any, axes: str) -> np.ndarray:
+    """Returns an array [... T ... S ...] in blocks, [I J ... T ... S ...]."""
+    array = np.asarray(leaf)
+    for blocks, letter in ((keys, "S"), (queries, "T")) if {"T", "S"} & set(axes) else ():
+      axis = axes.find(letter) - len(axes)
+      if letter not in axes or array.shape[axis] == 1:
+        array = array[None]
+        continue
+      axis += array.ndim
+      padding = [(0, blocks.padding if i == axis else 0) for i in range(array.ndim)]
+      array = np.pad(array, padding, mode="edge")
+      array = array.reshape(*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
+      array = np.moveaxis(array, axis, 0)
+    return array
+
+  pairs = zip(leaves, letters, strict=True)
+  mask = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
+  t, s = with_blocks(np.arange(T), "T")[:, 0], with_blocks(np.arange(S), "S")[0]
+  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
+  if isinstance(is_any, jax.core.Tracer):
+    return None
+  return np.broadcast_to(np.asarray(is_any), (queries.count, keys.count))
 
 
 def find_windows(
