@@ -78,7 +78,7 @@ class Additive(Score):
     check_rank("score_vector", score_vector, "[... A]")
     check_width("keys", key_features, width, "the width of the queries")
     check_width("score_vector", score_vector, width, "the width of the queries")
-    score_vector = score_vector.astype(query_features.dtype)[None]
+    score_vector = score_vector.astype(query_features.dtype)
     return sums_of_tanh(
       *match_vma([query_features, key_features, score_vector], [query_features, key_features, score_vector])
     )

@@ -9,13 +9,18 @@ import pytest
 from helpers.fixtures import EPSILON, always, assert_close
 
 from attention.scores import additive_kernel as additive
-from attention.scores.additive_kernel import sums_of_tanh
 
 # Sizes below, above and between the number of rows of a loop step. Exactness must also hold for the formula
 # that is fast for many scores.
 pytestmark = pytest.mark.usefixtures("additive_in_loops")
 
 SIZES = [(2, 3, 5), (13, 11, 17), (2, 19, 8), (16, 2, 1)]
+
+
+def sums_of_tanh(queries, keys, vector):
+  """The kernel with leading axes, and a vector [... 1 A]."""
+  kernel = jnp.vectorize(additive.sums_of_tanh, signature="(t,a),(s,a),(a)->(t,s)")
+  return kernel(queries, keys, vector[..., 0, :])
 
 
 def draw(leading, T, S, A, scale=1.0):
@@ -140,7 +145,7 @@ def test_small_pre_activations_keep_their_digits(scale):
 @pytest.mark.parametrize("size", [(2, 3, 5), (1, 1000, 9), (1000, 1, 9)])
 def test_few_sums_are_computed_directly(size, monkeypatch):
   monkeypatch.setattr(additive, "MAX_TERMS_WITHOUT_LOOPS", 2**13)
-  monkeypatch.setattr(additive, "_looped", None)
+  monkeypatch.setattr(additive, "_factored", None)
   inputs = draw((2,), *size)
   desired, slopes, tanh = exact(*inputs)
   actual, pull = jax.vjp(jax.jit(sums_of_tanh), *inputs)
