@@ -48,9 +48,8 @@ def attend(
   returns NaN, with zero gradients. Scores, softmax and sums are computed in float32 (float64 for float64
   inputs).
 
-  Outside `jax.jit`, calls are compiled and cached by shapes and options. A call is not compiled if its bias
-  is a function, its mask is from `masks.from_function`, or its score, mask, bias or normalizer is a
-  user-defined class, since the code may refer to values that change. Put such calls inside `jax.jit`.
+  Outside `jax.jit`, calls are compiled and cached by shapes and options, but not those with user-defined
+  functions or classes, which may refer to values that change. Put such calls inside `jax.jit`.
 
   Args:
     score: a score function: `ScaledDotProduct()`, `Additive(score_vector)`, `Bilinear(matrix)`,
@@ -74,8 +73,8 @@ def attend(
       weights; sums of values near the largest float may overflow. "auto" uses "blockwise" for more than 2^24
       scores and, on CPUs, for T S of at least 2^16 if no weights are returned; otherwise, and for arrays with
       explicit sharding, "dense". A symbolic size of `jax.export` counts as 4,096.
-    block_sizes: maximum tile size of "blockwise", (queries, keys). Default: chosen for speed. With several
-      devices, a tile contains all leading axes. No effect on "dense", nor on the choice of "auto".
+    block_sizes: maximum tile size of "blockwise", (queries, keys). Default: chosen for speed. No effect on
+      "dense", nor on the choice of "auto".
 
   Returns:
     The context, [... T D]. With `return_weights` or `return_logsumexp`, an `AttentionOutput` of the context,

@@ -68,8 +68,9 @@ class NamedAxes:
   Attributes:
     axes: axis letters of each field: {"score_vector": "A", "segments": "S", "scale": ""}. Any axes before
       these are leading axes, such as heads, which broadcast with those of the queries: with "", an array [N]
-      has one number per head. Along "T" or "S" an array has an entry for each query or key, and is cut into
-      blocks. Other letters only count axes. Fields that are not listed are never cut.
+      has one number per head. Methods see the array at one index of the leading axes. Along "T" or "S" an
+      array has an entry for each query or key, and is cut into blocks. Other letters only count axes. Fields
+      that are not listed are never cut.
     has_user_code: whether a class of this library calls user-defined functions.
   """
 

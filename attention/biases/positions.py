@@ -22,7 +22,7 @@ class PositionBias(NamedAxes):
   """A bias that depends on positions. Subclasses are dataclasses, registered as pytrees.
 
   Any function of query and key positions can be the bias of `attend`. A PositionBias can also name the axes
-  of its arrays in `axes`, so that they are cut into blocks and heads like other inputs.
+  of its arrays in `axes`: it is then called with those of one head.
   """
 
   def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:

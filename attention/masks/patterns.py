@@ -72,9 +72,8 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
   """Each query may attend to neighboring keys: t - before <= s <= t + after.
 
   If both bounds are Python integers, "blockwise" computes only keys near the window, at a cost of T times the
-  window. This applies to long sequences (S of 512 or more, windows of at most about S / 4 and 14,000 keys,
-  and no small block sizes), also if the window is combined with other masks by `&`, but not by `|`.
-  Otherwise, CPUs skip empty tiles, as for any mask.
+  window. This applies to windows of at most about S / 4 keys. Otherwise, CPUs skip empty tiles, as for any
+  mask.
 
   Args:
     before: number of keys before the query's position, an integer or integers [...]; may be negative, which

@@ -1,7 +1,7 @@
 """The base class of normalizers, which map scores to weights.
 
-A normalizer is a function of one tile of scores. Masked pairs cannot affect its weights, and the engines
-handle empty and non-finite rows, so a custom normalizer is short:
+A normalizer is a function of one tile of scores, at one index of the leading axes. Masked pairs cannot affect
+its weights, and the engines handle empty and non-finite rows, so a custom normalizer is short:
 
 >>> import dataclasses
 >>> from attention import attend, register_pytree, ScaledDotProduct
@@ -29,7 +29,7 @@ class Normalizer(NamedAxes):
   """Maps scores to weights, one tile of keys after another.
 
   Subclasses are frozen dataclasses with `register_pytree` that define `weights`. Weights that depend on other
-  keys of the row also need a state: a pytree of arrays [... T 1], from `row_state`.
+  keys of the row also need a state: a pytree of arrays [T 1], from `row_state`.
 
   A normalizer may hold arrays, and names their axes as a `Score` does. These must be finite: a NaN would
   reach the gradients of other queries.
@@ -50,7 +50,7 @@ class Normalizer(NamedAxes):
     return ()
 
   def weights(self, tile: ScoreTile, state: Any) -> jax.Array:
-    """Returns the weights [... T S] of a tile. Those of invalid pairs (see `ScoreTile`) are set to 0.
+    """Returns the weights [T S] of a tile. Those of invalid pairs (see `ScoreTile`) are set to 0.
 
     For invalid pairs, weights and their derivatives must be finite.
     """
@@ -70,8 +70,6 @@ def pair_weights(normalizer: Normalizer, tile: ScoreTile, state: Any) -> jax.Arr
   weights, pairs = normalizer.weights(tile, state), tile.scores.shape
   if weights is None or not broadcasts_to(jnp.shape(weights), pairs):
     got = "None" if weights is None else f"shape {jnp.shape(weights)}"
-    raise ValueError(
-      f"{type(normalizer).__name__}.weights must return weights [... T S] = {pairs}, got {got}"
-    )
+    raise ValueError(f"{type(normalizer).__name__}.weights must return weights [T S] = {pairs}, got {got}")
   # Most masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
   return jnp.where(tile.valid, weights, 0)

@@ -19,7 +19,7 @@ class ScoreTile(NamedTuple):
 
   Attributes:
     scores: [T S]; 0 for invalid pairs.
-    valid: which pairs are valid, booleans broadcastable to [T S]. Masked and non-finite pairs are not.
+    valid: which pairs are valid, booleans [T S]. Masked and non-finite pairs are not.
     t: query positions, [T 1].
     s: key positions, [1 S].
   """

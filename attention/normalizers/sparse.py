@@ -43,7 +43,7 @@ class Threshold(Normalizer):
     return self._above(tile, *state) ** self.power
 
   def _search(self, rows: ScoreRows, row_max: jax.Array) -> jax.Array:
-    """Returns the threshold of each row minus its largest scaled score, [... T 1]."""
+    """Returns the threshold of each row minus its largest scaled score, [T 1]."""
 
     def newton_step(threshold: jax.Array) -> jax.Array:
       def terms(tile: ScoreTile) -> Any:
@@ -62,7 +62,7 @@ class Threshold(Normalizer):
     return jax.lax.while_loop(is_moving, lambda pair: (pair[1], newton_step(pair[1])), thresholds)[1]
 
   def _above(self, tile: ScoreTile, row_max: jax.Array, threshold: jax.Array) -> jax.Array:
-    """Returns max(scale (scores - row_max) - threshold, 0), [... T S]."""
+    """Returns max(scale (scores - row_max) - threshold, 0), [T S]."""
     return jax.nn.relu(jnp.maximum(self.scale * tile.shifted(row_max), -2) - threshold)
 
 

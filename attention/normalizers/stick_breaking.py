@@ -39,7 +39,7 @@ class StickBreaking(Normalizer):
     return state + jnp.sum(self._minus_log_left(tile), axis=-1, keepdims=True)
 
   def _minus_log_left(self, tile: ScoreTile) -> jax.Array:
-    """Returns -log(1 - sigmoid(scores)), [... T S], at most 1000, of which nothing is left; 0 if invalid."""
+    """Returns -log(1 - sigmoid(scores)), [T S], at most 1000, of which nothing is left; 0 if invalid."""
     return jnp.where(tile.valid, jnp.minimum(jax.nn.softplus(tile.scores), 1000), 0)
 
 

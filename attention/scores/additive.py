@@ -10,7 +10,6 @@ from attention.arrays.eager_jit import eager_jit
 from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import assumed_product, broadcast_leading
-from attention.arrays.sharding import match_vma
 from attention.scores.additive_kernel import sums_of_tanh
 from attention.scores.base import Score
 from attention.scores.validation import check_width, floating
@@ -48,7 +47,6 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   check_rank("score_vector", score_vector, "[... A]")
   vectors = score_vector[..., None, :]
   leading = broadcast_leading(queries, keys, vectors, names="queries, keys and score_vector")
-  queries, keys, score_vector = match_vma((queries, keys, score_vector), (queries, keys, score_vector))
 
   def at_index(arrays: list[jax.Array]) -> jax.Array:
     queries, keys, score_vector = arrays
@@ -66,7 +64,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
 class Additive(Score):
   """Additive scores with a score vector, [A] or [... A]; see `additive_scores`.
 
-  On CPUs, one formula is chosen for all pairs, by the largest value of each unit. A key with values above
+  One formula is chosen for all pairs of a tile, by the largest value of each unit. A key with values above
   about 10 can therefore change the last bits of other scores, even if it is masked.
   """
 
@@ -79,6 +77,4 @@ class Additive(Score):
     check_width("keys", key_features, width, "the width of the queries")
     check_width("score_vector", score_vector, width, "the width of the queries")
     score_vector = score_vector.astype(query_features.dtype)
-    return sums_of_tanh(
-      *match_vma([query_features, key_features, score_vector], [query_features, key_features, score_vector])
-    )
+    return sums_of_tanh(query_features, key_features, score_vector)

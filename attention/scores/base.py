@@ -1,8 +1,9 @@
 """The base class of score functions.
 
 A score computes *features* of each query and each key once, and the scores of a tile of query features and
-key features. The engines do everything else (masks, bias, softmax, dropout, the weighted sum, memory) in the
-same way for every score, so a custom score is short:
+key features, for one index of the leading axes, such as one head. The engines do everything else (batches,
+heads, masks, bias, softmax, dropout, the weighted sum, memory) in the same way for every score, so a custom
+score is short:
 
 >>> import dataclasses
 >>> from attention import register_pytree
@@ -13,7 +14,7 @@ same way for every score, so a custom score is short:
 ...   sharpness: jax.Array
 ...
 ...   def scores(self, query_features, key_features):
-...     difference = query_features[..., :, None, :] - key_features[..., None, :, :]
+...     difference = query_features[:, None, :] - key_features[None, :, :]
 ...     return -self.sharpness * jnp.sum(difference**2, axis=-1)
 >>> NegativeDistance(2.0).scores(jnp.ones((2, 3)), jnp.zeros((5, 3))).shape
 (2, 5)
@@ -33,11 +34,9 @@ class Score(NamedAxes):
   differentiated, so array fields can be trained.
 
   `axes` names the axes of array fields, one letter each: `axes = {"matrix": "HK", "scale": ""}`. Any axes
-  before these are leading axes that broadcast, such as heads; `scores` must insert axes for T and S:
-  `self.scale[..., None, None]`. With named axes, "blockwise" computes one index of the leading axes at a
-  time, and `attend_heads` does not copy shared keys. Without names, results are the same, but each tile
-  contains all leading axes. A field that is neither an array nor a number must be static:
-  `dataclasses.field(metadata={"static": True})`.
+  before these are leading axes that broadcast, such as heads. The methods see the array of one head: a matrix
+  [H K], and a single scale. Fields without names are the same for all heads. A field that is neither an array
+  nor a number must be static: `dataclasses.field(metadata={"static": True})`.
 
   Masked positions never affect results or gradients, with one exception. If the score of a masked pair, or
   its derivative, is not finite (1e25 squared overflows; the square root of 0 has an infinite derivative),
@@ -49,15 +48,15 @@ class Score(NamedAxes):
     """Returns features that are computed once for each query.
 
     Args:
-      queries: [... T H], at least float32.
+      queries: [T H], at least float32.
 
     Returns:
-      An array, or a pytree of arrays, whose axis -2 is the query position.
+      An array [T X], or a pytree of such arrays.
     """
     return queries
 
   def key_features(self, keys: jax.Array) -> Any:
-    """Returns features that are computed once for each key; `query_features` for keys [... S H]."""
+    """Returns features that are computed once for each key; `query_features` for keys [S H]."""
     return keys
 
   def score_mod(self, scores: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
@@ -67,12 +66,12 @@ class Score(NamedAxes):
     sequence.
 
     Args:
-      scores: scores of the tile including the bias, [... T S].
+      scores: scores of the tile including the bias, [T S].
       t: query positions, consecutive integers [T 1]; the last tile repeats the last position.
       s: key positions, [1 S], like t.
     """
     return scores
 
   def scores(self, query_features: Any, key_features: Any) -> jax.Array:
-    """Returns the scores [... T S] of a tile of query features and key features."""
+    """Returns the scores [T S] of a tile of query features [T X] and key features [S X]."""
     raise NotImplementedError(f"{type(self).__name__} must define scores(queries, keys)")

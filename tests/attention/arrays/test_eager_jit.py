@@ -247,8 +247,18 @@ def test_lists_of_numbers_are_taken():
   assert_close(heads, desired, FLOAT32)
 
 
-def test_no_nested_program_inside_jit():
-  array = jnp.ones((2, 3))
-  program = str(jax.make_jaxpr(attention.scaled_dot_product_attention)(array, array, array))
-  assert "dot_general" in program
-  assert "attend_checked" not in program
+def test_calls_of_equal_shapes_share_a_trace():
+  traces = []
+
+  @eager_jit
+  def double(array):
+    traces.append(array.shape)
+    return 2 * array
+
+  @jax.jit
+  @jax.grad
+  def gradient(array):
+    return jnp.sum(double(double(array)) * double(array[:1]))
+
+  np.testing.assert_array_equal(gradient(jnp.ones((2, 3))), [[24.0] * 3, [8.0] * 3])
+  assert sorted(traces) == [(1, 3), (2, 3)]
