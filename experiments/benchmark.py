@@ -3,9 +3,10 @@
     python -m experiments.benchmark --output=runs/benchmark
 
 Writes benchmark.json and benchmark.md, and with the suite `length` figures of time, memory and the share of
-the machine's speed against length. The suite `gpu` requires a GPU and only runs if it is named. Other
-libraries are included if they are installed: pip install torch keras tokamax. With all of them it takes 46
-minutes on 2 cores.
+the machine's speed against length. Other libraries are included if they are installed: pip install torch
+keras tokamax. With all of them it takes 46 minutes on 2 cores. Two suites only run if they are named: `gpu`,
+which requires a GPU, and `compile`, which measures the time to trace and compile, and writes compile.json and
+compile.md.
 
 To judge a change, measure it together with the previous version:
 
@@ -21,7 +22,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments.benchmarks import report
+from experiments.benchmarks import compilation, report
 from experiments.benchmarks.baselines import BASELINES, COMPARED, Unavailable, add_version
 from experiments.benchmarks.cases import TOLERANCES
 from experiments.benchmarks.suites import SUITES
@@ -30,7 +31,7 @@ from experiments.cli import flags as cli
 from experiments.cli.io import flag_path, output_folder
 
 _SUITES = flags.DEFINE_list(
-  "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}"
+  "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}, compile"
 )
 _BASELINES = flags.DEFINE_list("baselines", [*BASELINES], f"baselines to run: {', '.join(BASELINES)}")
 _DTYPE = flags.DEFINE_enum("dtype", None, [*TOLERANCES], "replaces the dtype of the cases")
@@ -48,7 +49,7 @@ _COMPARE = flags.DEFINE_string(
 
 
 def main() -> None:
-  for flag, choices in ((_SUITES, SUITES), (_BASELINES, BASELINES)):
+  for flag, choices in ((_SUITES, [*SUITES, "compile"]), (_BASELINES, [*BASELINES])):
     if not flag.value:
       raise cli.UsageError(f"--{flag.name} must name at least one of {', '.join(choices)}, got none")
     for name in flag.value:
@@ -59,9 +60,14 @@ def main() -> None:
   earlier = _earlier_records()
   folder = output_folder(_OUTPUT)
   folder.mkdir(parents=True, exist_ok=True)
+  suites = [suite for suite in _SUITES.value if suite != "compile"]
+  if len(suites) < len(_SUITES.value):
+    compilation.run(folder, _REPEATS.value)
+  if not suites:
+    return
   records: list[dict[str, Any]] = []
   print(report.HEADER)
-  for suite in _SUITES.value:
+  for suite in suites:
     names, cases = SUITES[suite]
     for case in cases:
       length = max(1, case.length // _LENGTH_DIVISOR.value)

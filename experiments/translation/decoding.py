@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 import attention
 from attention.decoding import SearchResult, beam_search, greedy, sample
+from attention.losses import linear_losses
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID
-from experiments.translation.loss import linear_losses
 
 _BANNED_LOGIT = -1e30  # finite, because the loss averages logits
 
@@ -105,7 +105,7 @@ def score(
   B, T = batch.targets.shape
   vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
   bias = features.bias.at[jnp.array(banned_ids)].set(_BANNED_LOGIT)
-  losses = linear_losses(vectors, features.kernel, bias, targets)
+  losses = linear_losses(vectors, features.kernel, bias, targets, PAD_ID)
   return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights) if with_weights else None
 
 

@@ -11,11 +11,11 @@ from jax.sharding import Mesh, PartitionSpec
 
 import attention
 from attention import losses
+from attention.losses import linear_cross_entropy
 from configs import base
 from experiments.runs.sharding import AXES, replicated, state_shardings
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import PAD_ID
-from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.optimizer import make_optimizer
 
 
@@ -204,7 +204,7 @@ def summed_loss(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> j
 
   def local_loss(vectors: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
     vectors, targets = vectors.reshape(targets.size, -1), targets.reshape(-1)
-    return linear_cross_entropy(vectors, kernel, bias, targets, spec.train.label_smoothing)[None]
+    return linear_cross_entropy(vectors, kernel, bias, targets, spec.train.label_smoothing, PAD_ID)[None]
 
   # Without shard_map, XLA would compute all logits on each device, because the loss merges rows and time.
   rows, whole = PartitionSpec(AXES), PartitionSpec()

@@ -12,11 +12,10 @@ from flax import linen as nn
 from helpers.model_reference import random_parameters
 from jax.sharding import AxisType, Mesh
 
-from attention.losses import alignment_loss, coverage_loss
+from attention.losses import alignment_loss, coverage_loss, linear_cross_entropy
 from configs import base
 from experiments.runs.sharding import AXES
 from experiments.text.batches import make_batch
-from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.model import make_model
 from experiments.translation.optimizer import make_optimizer, make_schedule
 from experiments.translation.step import (
