@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.masking import finish_rows, mark_rows, masked
+from attention.arrays.masking import finish_rows, levels, mark_rows
 from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
 from attention.engines.inputs import Inputs, Options, Settings, prepare
@@ -104,7 +104,7 @@ def _block_statistics(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array]
 
   rows = block_rows(plan, arrays)
   scores = rows.like.scores
-  lowest = jnp.full((scores.shape[0], 1), masked(scores.dtype))
+  lowest = jnp.full((scores.shape[0], 1), levels(scores.dtype).masked)
   masked_max, max_score = fold_rows(plan, arrays, update, (lowest, lowest))
   masked_max = mark_rows(masked_max, plan.inputs(arrays).nonfinite_queries)
   row_max = jax.lax.stop_gradient(max_score)
@@ -124,7 +124,7 @@ def _block_statistics(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array]
 
 def _update_max(largest: jax.Array, tile: ScoreTile) -> jax.Array:
   """Returns the larger of `largest` and the largest score of a tile, [T 1], with its derivatives."""
-  scores = jnp.where(tile.valid, tile.scores, masked(tile.scores.dtype))
+  scores = jnp.where(tile.valid, tile.scores, levels(tile.scores.dtype).masked)
   if 0 in scores.shape:
     return largest
   index = jnp.argmax(jax.lax.stop_gradient(scores), axis=-1, keepdims=True)

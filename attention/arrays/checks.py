@@ -9,6 +9,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
+from attention.arrays.dtypes import compute_dtype
+
 
 def as_array(name: str, value: Any, allowed: str = "an array") -> jax.Array:
   """Returns the value as an array, or raises ValueError.
@@ -139,3 +141,23 @@ def _as_numpy(number: Any) -> np.ndarray:
     return np.asarray(float(number) if isinstance(number, int) else number)
   except OverflowError:
     return np.asarray(np.inf if number > 0 else -np.inf)
+
+
+def floating(**arrays: jax.Array) -> list[jax.Array]:
+  """Returns two named arrays of vectors in at least float32, or raises ValueError."""
+  arrays = {name: as_array(name, array) for name, array in arrays.items()}
+  for (name, array), axes in zip(arrays.items(), ("[... T H]", "[... S H]"), strict=True):
+    check_rank(name, array, axes)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+      raise ValueError(f"{name} must be floating-point, got {array.dtype}")
+  dtypes = {array.dtype for array in arrays.values()}
+  if len(dtypes) > 1:
+    got = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items())
+    raise ValueError(f"{' and '.join(arrays)} must have one dtype, got {got}")
+  return [array.astype(compute_dtype(array.dtype)) for array in arrays.values()]
+
+
+def check_width(name: str, array: jax.Array, width: int, allowed: str) -> None:
+  """Raises ValueError unless the last axis of the array has the given size, which `allowed` describes."""
+  if array.shape[-1] != width:
+    raise ValueError(f"{name} must have {allowed} ({width}), got shape {array.shape}")

@@ -10,7 +10,7 @@ Constants stay inside `jax.jit`, so `jax_debug_nans` and `jax_debug_infs` only s
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,29 +40,32 @@ def any_nonfinite(vectors: jax.Array, *others: jax.Array) -> jax.Array:
   return ~jnp.all(is_finite, axis=-1)
 
 
-def masked(dtype: jnp.dtype) -> np.ndarray:
-  """Returns the score of masked pairs: the lowest finite number of a floating-point dtype."""
-  return np.asarray(jnp.finfo(dtype).min, dtype)
+class Levels(NamedTuple):
+  """Numbers that stand for scores of special pairs. All are finite, in increasing order.
+
+  Attributes:
+    masked: of masked pairs.
+    minus_infinity: of allowed pairs whose score is -inf.
+    lowest: the lowest score of other pairs, to which lower ones are raised.
+    nonfinite: of allowed pairs with a non-finite query, key, value or score.
+  """
+
+  masked: np.ndarray
+  minus_infinity: np.ndarray
+  lowest: np.ndarray
+  nonfinite: np.ndarray
 
 
-def minus_infinity(dtype: jnp.dtype) -> np.ndarray:
-  """Returns the score of allowed pairs whose score is -inf: the number after `masked`."""
-  return np.nextafter(masked(dtype), np.zeros((), dtype))
-
-
-def lowest(dtype: jnp.dtype) -> np.ndarray:
-  """Returns the lowest finite score, to which lower ones are raised: the number after `minus_infinity`."""
-  return np.nextafter(minus_infinity(dtype), np.zeros((), dtype))
-
-
-def nonfinite(dtype: jnp.dtype) -> np.ndarray:
-  """Returns the score of non-finite pairs: the largest finite number of a floating-point dtype."""
-  return np.asarray(jnp.finfo(dtype).max, dtype)
+def levels(dtype: jnp.dtype) -> Levels:
+  """Returns the numbers for a floating-point dtype: its three lowest finite numbers, and its largest."""
+  masked, zero = np.asarray(jnp.finfo(dtype).min, dtype), np.zeros((), dtype)
+  minus_infinity = np.nextafter(masked, zero)
+  return Levels(masked, minus_infinity, np.nextafter(minus_infinity, zero), -masked)
 
 
 def is_minus_infinity(numbers: jax.Array) -> jax.Array:
   """Returns which numbers are -inf, without using that constant outside `jax.jit`."""
-  return numbers < masked(numbers.dtype)
+  return numbers < levels(numbers.dtype).masked
 
 
 def masked_scores(
@@ -75,36 +78,30 @@ def masked_scores(
     allowed: which pairs may attend, booleans broadcastable to [... T S]. None: all.
     nonfinite_keys: which keys or values are not finite, booleans [... S]. None: none.
   """
-  dtype = scores.dtype
-  least, largest = jnp.where(scores < masked(dtype), minus_infinity(dtype), lowest(dtype)), nonfinite(dtype)
-  is_finite = scores <= largest  # False for NaN
+  special = levels(scores.dtype)
+  is_finite = scores <= special.nonfinite  # False for NaN
   if nonfinite_keys is not None:
     is_finite &= ~nonfinite_keys[..., None, :]
-  scores = jnp.where(is_finite, jnp.where(scores < lowest(dtype), least, scores), largest)
-  return scores if allowed is None else jnp.where(allowed, scores, masked(dtype))
+  raised = jnp.where(scores < special.masked, special.minus_infinity, special.lowest)
+  scores = jnp.where(is_finite, jnp.where(scores < special.lowest, raised, scores), special.nonfinite)
+  return scores if allowed is None else jnp.where(allowed, scores, special.masked)
 
 
-def row_maxima(scores: jax.Array, nonfinite_queries: jax.Array | None = None) -> jax.Array:
-  """Returns the largest of the masked scores of each row, [... T 1], without derivatives.
-
-  Args:
-    scores: from `masked_scores`, [... T S].
-    nonfinite_queries: which queries are not finite, booleans [... T]. None: none.
-  """
+def row_maxima(scores: jax.Array) -> jax.Array:
+  """Returns the largest of the masked scores [... T S] of each row, [... T 1], without derivatives."""
   scores = jax.lax.stop_gradient(scores)
-  row_max = jnp.max(scores, axis=-1, keepdims=True, initial=masked(scores.dtype))
-  return row_max if nonfinite_queries is None else mark_rows(row_max, nonfinite_queries)
+  return jnp.max(scores, axis=-1, keepdims=True, initial=levels(scores.dtype).masked)
 
 
 def mark_rows(row_max: jax.Array, nonfinite_queries: jax.Array) -> jax.Array:
   """Returns the largest scores of rows [... T 1], marked as non-finite for the given queries [... T]."""
-  is_marked = nonfinite_queries[..., None] & (row_max > masked(row_max.dtype))
-  return jnp.where(is_marked, nonfinite(row_max.dtype), row_max)
+  is_marked = nonfinite_queries[..., None] & (row_max > levels(row_max.dtype).masked)
+  return jnp.where(is_marked, levels(row_max.dtype).nonfinite, row_max)
 
 
 def is_valid_row(row_max: jax.Array) -> jax.Array:
   """Returns which rows are neither empty nor non-finite, from their largest scores after masking."""
-  return (row_max >= lowest(row_max.dtype)) & (row_max < nonfinite(row_max.dtype))
+  return (row_max >= levels(row_max.dtype).lowest) & (row_max < levels(row_max.dtype).nonfinite)
 
 
 @functools.partial(jax.jit, static_argnames="empty", inline=True)
@@ -118,5 +115,5 @@ def finish_rows(row_max: jax.Array, numbers: jax.Array, empty: str = "0") -> jax
     numbers: results of each row, [... T X].
     empty: the result of an empty row, "0" or "-inf".
   """
-  without = jnp.where(row_max == masked(row_max.dtype), float(empty), jnp.nan)
+  without = jnp.where(row_max == levels(row_max.dtype).masked, float(empty), jnp.nan)
   return jnp.where(is_valid_row(row_max), numbers, without)

@@ -26,10 +26,9 @@ from attention.arrays.masking import (
   finish_rows,
   finite,
   is_valid_row,
+  levels,
   mark_rows,
-  masked,
   masked_scores,
-  minus_infinity,
   row_maxima,
 )
 from attention.arrays.named_axes import first_index, has_user_code
@@ -134,7 +133,7 @@ def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
     scores = masked_scores(*tile.scores_and_allowed(), tile.nonfinite_keys)
     row_max = row_maxima(scores)
     # Not 1 for masked pairs of an empty row, whose values may be huge.
-    weights = jnp.exp(scores - jnp.maximum(row_max, minus_infinity(scores.dtype)))
+    weights = jnp.exp(scores - jnp.maximum(row_max, levels(scores.dtype).minus_infinity))
     context = jnp.einsum("TS,SD->TD", tile.drop(weights), tile.values)
     return OnlineSoftmax(row_max, jnp.sum(weights, axis=-1, keepdims=True), context)
 
@@ -145,7 +144,7 @@ def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
     return OnlineSoftmax(row_max, denominator, first.context * scales[0] + second.context * scales[1])
 
   def empty(*rows: int) -> OnlineSoftmax:
-    row_max = jnp.full((*rows, 1), masked(values.dtype))
+    row_max = jnp.full((*rows, 1), levels(values.dtype).masked)
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, values.shape[-1]), values.dtype))
 
   def finish(sums: OnlineSoftmax, leaves: list[jax.Array]) -> Results:
@@ -185,7 +184,7 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     )
     exponents = masked_scores(scores, allowed) - results.row_max - results.log_denominator
     exponents = jnp.where(exponents > 0, 0, exponents)  # for huge scores, rounding errors may be large
-    weights = jnp.exp(jnp.where(is_valid_row(results.row_max), exponents, masked(scores.dtype)))
+    weights = jnp.exp(jnp.where(is_valid_row(results.row_max), exponents, levels(scores.dtype).masked))
     # The weight of a masked pair is 0, but the derivative of its score may overflow.
     weighted = weights * (d_scores if allowed is None else jnp.where(allowed, d_scores, 0))
     d_context = jnp.einsum("TS,SD->TD", tile.drop(weighted), values)

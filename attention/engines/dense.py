@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.leading_axes import map_leading_axes
-from attention.arrays.masking import finish_rows, mark_rows, masked, masked_scores, row_maxima
+from attention.arrays.masking import finish_rows, levels, mark_rows, masked_scores, row_maxima
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import is_known
 from attention.arrays.sharding import leading_axes_may_be_sharded
@@ -97,5 +97,5 @@ def softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
   exponentials = jnp.exp(scores - row_max)
   denominator = jnp.sum(exponentials, axis=-1, keepdims=True)
   # Masked weights are 0 anyway, but their gradients may overflow.
-  weights = jnp.where(scores > masked(scores.dtype), exponentials / denominator, 0)
+  weights = jnp.where(scores > levels(scores.dtype).masked, exponentials / denominator, 0)
   return weights, row_max, row_max + jnp.log(denominator)

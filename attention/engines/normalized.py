@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.masking import finish_rows, mark_rows, masked
+from attention.arrays.masking import finish_rows, levels, mark_rows
 from attention.engines.inputs import Inputs
 from attention.engines.loops import Arrays, fold_key_blocks, over_query_blocks
 from attention.engines.plan import Plan
@@ -38,7 +38,7 @@ def normalized_attention(plan: Plan, leaves: Arrays) -> jax.Array:
       return jnp.maximum(row_max, tile_max), normalizer.next_state(tile, state), context
 
     T = inputs.t.shape[0]
-    row_max = jnp.full((T, 1), masked(dtype))
+    row_max = jnp.full((T, 1), levels(dtype).masked)
     context = jnp.zeros((T, D), dtype)
     initial = row_max, normalizer.row_state(rows), context
     row_max, _, context = fold_rows(plan, arrays, attend_to_tile, initial, normalizer.reverse)

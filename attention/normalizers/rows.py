@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.masking import masked, masked_scores, nonfinite, row_maxima
+from attention.arrays.masking import levels, masked_scores, row_maxima
 
 
 class ScoreTile(NamedTuple):
@@ -31,7 +31,7 @@ class ScoreTile(NamedTuple):
 
   def shifted(self, row_max: jax.Array) -> jax.Array:
     """Returns the scores minus `row_max`, [T S]; the lowest finite number for invalid pairs."""
-    return jnp.where(self.valid, self.scores - row_max, masked(self.scores.dtype))
+    return jnp.where(self.valid, self.scores - row_max, levels(self.scores.dtype).masked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +53,13 @@ class ScoreRows:
     """Returns the largest valid score of each query, [T 1], or 0 if there is none; has no derivatives."""
 
     def update(row_max: jax.Array, tile: ScoreTile) -> jax.Array:
-      scores = jnp.where(tile.valid, tile.scores, masked(tile.scores.dtype))
+      scores = jnp.where(tile.valid, tile.scores, levels(tile.scores.dtype).masked)
       return jnp.maximum(row_max, jnp.max(scores, axis=-1, keepdims=True))
 
     scores = self.like.scores
-    initial = jnp.full((*scores.shape[:-1], 1), masked(scores.dtype))
+    initial = jnp.full((*scores.shape[:-1], 1), levels(scores.dtype).masked)
     row_max = self.fold(jax.lax.stop_gradient(self.operands), update, initial)
-    return jnp.where(row_max == masked(row_max.dtype), 0, row_max)
+    return jnp.where(row_max == levels(row_max.dtype).masked, 0, row_max)
 
   def sum(self, function: Callable[[ScoreTile], Any]) -> Any:
     """Returns the sums over the valid keys, [T 1].
@@ -98,7 +98,7 @@ def score_tile(
     positions: of the queries [T] and keys [S].
   """
   scores = masked_scores(scores, allowed, nonfinite_keys)
-  valid = (scores > masked(scores.dtype)) & (scores < nonfinite(scores.dtype))
+  valid = (scores > levels(scores.dtype).masked) & (scores < levels(scores.dtype).nonfinite)
   t, s = positions
   return ScoreTile(jnp.where(valid, scores, 0), valid, t[:, None], s[None, :]), row_maxima(scores)
 

@@ -5,14 +5,13 @@ import dataclasses
 import jax
 
 from attention.arrays import device, sharding
-from attention.arrays.checks import as_real, check_rank
+from attention.arrays.checks import as_real, check_rank, check_width, floating
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import assumed_product, broadcast_leading
 from attention.scores.additive_kernel import sums_of_tanh
 from attention.scores.base import Score
-from attention.scores.validation import check_width, floating
 
 # Maximum number of pairs that are computed together, so that they stay in the cache of a CPU.
 CACHED_PAIRS = 2**19

@@ -5,13 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_real, check_rank
+from attention.arrays.checks import as_real, check_rank, floating
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
 from attention.scores.base import Score
 from attention.scores.dot_product import dot_product_scores
-from attention.scores.validation import floating
 
 
 def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> jax.Array:

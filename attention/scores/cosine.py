@@ -5,11 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_real
+from attention.arrays.checks import as_real, floating
 from attention.arrays.named_axes import register_pytree
 from attention.scores.base import Score
 from attention.scores.dot_product import dot_product_scores
-from attention.scores.validation import floating
 
 
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:

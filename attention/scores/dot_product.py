@@ -5,12 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_real
+from attention.arrays.checks import as_real, check_width, floating
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
 from attention.scores.base import Score
-from attention.scores.validation import check_width, floating
 
 
 def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:

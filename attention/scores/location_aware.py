@@ -5,12 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_array, as_floating, check_rank
+from attention.arrays.checks import as_array, as_floating, check_rank, check_width
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.leading_axes import rematerialized
 from attention.arrays.named_axes import register_pytree
 from attention.scores.base import Score
-from attention.scores.validation import check_width
 
 
 def location_features(weights: jax.Array, filters: jax.Array) -> jax.Array:
