@@ -203,7 +203,9 @@ def test_gradients_under_vmap(in_axes):
       assert_close(gradient[i], desired, tolerance(5 * 11))
 
 
-def test_only_cpu_loops_contain_products():
+def test_cpu_loops_contain_products():
   traced = jax.jit(sums_of_tanh).trace(*draw((), *SIZES[1]))
-  programs = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda")}
-  assert "dot_general" in programs["cpu"] and "dot_general" not in programs["cuda"]
+  products = [
+    traced.lower(lowering_platforms=(name,)).as_text().count("dot_general") for name in ("cpu", "cuda")
+  ]
+  assert products == [2, 1]  # tanh is multiplied by the score vector; loops of fractions need one on CPUs
