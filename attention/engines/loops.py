@@ -92,16 +92,20 @@ def over_query_blocks(
   @rematerialized
   def at_index(arrays: Arrays) -> Tree:
     arrays = plan.clean(arrays) if clean is None else clean(arrays)
-    blocks = [into_blocks(plan, array, axes) for array, axes in zip(arrays, letters, strict=True)]
+    pairs = zip(arrays, letters, strict=True)
+    blocks = [query_blocks(plan, array, axes) for array, axes in pairs]
+    if plan.windows is None:  # the blocks of keys are the same for all queries
+      blocks = key_blocks(plan, blocks, letters, of_queries=True)
     has_queries = ["T" in axes or ("S" in axes and plan.windows is not None) for axes in letters]
     per_block = [array if is_cut else None for array, is_cut in zip(blocks, has_queries, strict=True)]
 
     @rematerialized
     def at_block(cut: list[jax.Array | None]) -> Tree:
-      return function(choose(cut, blocks))
+      chosen = choose(cut, blocks)
+      return function(chosen if plan.windows is None else key_blocks(plan, chosen, letters))
 
     if plan.queries.count == 1:
-      return function(choose([None if array is None else array[0] for array in per_block], blocks))
+      return at_block([None if array is None else array[0] for array in per_block])
     stacked = map_chunked(at_block, per_block, plan.query_blocks_per_step)
     return jax.tree.map(lambda array: join(array, -2, plan.queries), stacked)
 
@@ -111,25 +115,37 @@ def over_query_blocks(
     return map_leading_axes(at_index, arrays, list(map(len, letters)), plan.leading, plan.per_step)
 
 
-def into_blocks(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
-  """Returns an array as blocks of queries and keys, [I J *], without I or J if it is not cut along T or S.
-
-  Keys and values [S X] become blocks [J X S] if the plan has `transposed_keys`.
-  """
+def query_blocks(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
+  """Returns an array as blocks of queries, [I *], each with its window of keys if the plan has windows."""
   t, s = axes.find("T") - len(axes), axes.find("S") - len(axes)
   if "T" in axes:
     array = split(array, t, plan.queries)
-  if "S" not in axes:
-    return array
-
-  def split_keys(array: jax.Array) -> jax.Array:
-    return turn(plan, split(array, s, plan.keys), axes)
-
-  if plan.windows is not None:
+  if "S" in axes and plan.windows is not None:
     array = windows_of(array, s, plan.windows, plan.keys.length, of_blocks="T" in axes)
-  has_queries = "T" in axes or plan.windows is not None
-  blocks = jax.vmap(split_keys)(array) if has_queries else split_keys(array)
-  return jax.lax.optimization_barrier(blocks) if plan.transposed_keys else blocks
+  return array
+
+
+def key_blocks(plan: Plan, arrays: Arrays, letters: list[str], *, of_queries: bool = False) -> Arrays:
+  """Returns arrays as blocks of keys [J *], transposed by `turn`, where the letters have an "S".
+
+  Args:
+    plan: the plan.
+    arrays: of all queries or of one block.
+    letters: their axis letters.
+    of_queries: whether arrays with a "T" are blocks of queries, [I *], which become [I J *].
+  """
+
+  def split_keys(array: jax.Array, axes: str) -> jax.Array:
+    return turn(plan, split(array, axes.find("S") - len(axes), plan.keys), axes)
+
+  blocks = []
+  for array, axes in zip(arrays, letters, strict=True):
+    if "S" in axes:
+      split_array = functools.partial(split_keys, axes=axes)
+      array = jax.vmap(split_array)(array) if of_queries and "T" in axes else split_array(array)
+      array = jax.lax.optimization_barrier(array) if plan.transposed_keys else array
+    blocks.append(array)
+  return blocks
 
 
 def turn(plan: Plan, array: jax.Array, axes: str) -> jax.Array:

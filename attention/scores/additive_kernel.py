@@ -36,7 +36,6 @@ MAX_TERMS_WITHOUT_LOOPS = 2**15
 MIN_FACTORED = 2**-4
 
 
-@rematerialized
 def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns score_vector . tanh(queries[t] + keys[s]), [T S].
 
@@ -57,6 +56,7 @@ def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -
   )
 
 
+@rematerialized
 def _with_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   tanh = jnp.tanh(queries[:, None, :] + keys[None, :, :])
   return jnp.einsum("TSA,A->TS", tanh, score_vector, precision=matmul_precision())
@@ -65,7 +65,6 @@ def _with_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> 
 def _by_query(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Computes the sums of one query after another."""
 
-  @rematerialized
   def of_query(query: jax.Array) -> jax.Array:
     return _with_tanh(query[None], keys, score_vector)[0]
 
