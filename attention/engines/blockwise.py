@@ -24,7 +24,6 @@ import jax.numpy as jnp
 
 from attention.arrays.masking import (
   finish_rows,
-  finite,
   is_valid_row,
   levels,
   mark_rows,
@@ -192,13 +191,13 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     return jnp.sum(weighted, axis=-1, keepdims=True), d_context
 
   def clean(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Returns finite vectors, with zero tangents where they were not finite, and finite results."""
+    """Returns finite vectors, with zero tangents where they were not finite."""
     leaves, tangents, results = plan.clean(arrays[:count]), arrays[count : count + num_moving], arrays[-3:]
     cleaned = [
       tangent if leaves[i] is arrays[i] else jnp.where(leaves[i] == arrays[i], tangent, 0)
       for i, tangent in zip(moving, tangents, strict=True)
     ]
-    return [*leaves, *cleaned, finite(results[0]), *results[1:]]
+    return [*leaves, *cleaned, *results]
 
   def add(first: Tree, second: Tree) -> Tree:
     return jax.tree.map(jnp.add, first, second)
@@ -209,9 +208,10 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
 
   def finish(sums: tuple[jax.Array, jax.Array], arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     (d_logsumexp, d_context), results = sums, Results(*arrays[-3:])
-    d_context -= results.context * d_logsumexp
-    # The sums of invalid rows are 0, but an incoming gradient may be NaN.
-    return d_logsumexp, jnp.where(is_valid_row(results.row_max), d_context, 0)
+    # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.
+    is_valid = is_valid_row(results.row_max)
+    context = jnp.where(is_valid, results.context, 0)
+    return d_logsumexp, jnp.where(is_valid, d_context - context * d_logsumexp, 0)
 
   d_logsumexp, d_context = fold_tiles(
     plan, arrays, letters, tile_fn=tile_tangents, merge=add, initial=zeros, finish=finish, clean=clean

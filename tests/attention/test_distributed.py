@@ -218,6 +218,12 @@ def test_remote_nan_affects_only_attending_rows():
   for actual in (context, logsumexp):
     assert np.all(np.isnan(actual[0, :, -2:])) and np.all(np.isfinite(actual[0, :, :-2]))
 
+  def loss(inputs):
+    return sum(jnp.sum(jnp.where(jnp.isnan(output), 0, output) ** 2) for output in run(inputs))
+
+  spoiled = parameters, queries, replaced(keys, (0, 0, bad), np.nan), values
+  assert all(np.all(np.isfinite(slopes)) for slopes in jax.tree.leaves(jax.jit(jax.grad(loss))(spoiled)))
+
 
 def test_ring_empty_rows_are_zero():
   inputs = inputs_for("additive")
