@@ -14,7 +14,7 @@ from attention.arrays.shapes import LAYOUT
 from attention.biases.base import BiasLike
 from attention.engines.dense import AttentionOutput
 from attention.engines.inputs import Options, Settings
-from attention.engines.rule_checks import check_rules
+from attention.engines.rule_checks import check_rules, leading_axes
 from attention.functional import attend_checked
 from attention.masks import Array, Mask
 from attention.normalizers.base import Normalizer
@@ -106,7 +106,8 @@ def attend_heads_checked(
       f"{queries.shape}, {keys.shape}, {values.shape}"
     ) from None
   # Each group of query heads is an axis of its own, [... K G T H], over which keys and values broadcast.
-  options = check_rules(options, (*leading, N, queries.shape[-2], keys.shape[-2]))
+  leading = leading_axes(options.score, (*leading, N))
+  options = check_rules(options, (*leading, queries.shape[-2], keys.shape[-2]))
   heads = _Heads(N, K)
   queries, keys, values = heads.split(queries, 2), jnp.expand_dims(keys, -3), jnp.expand_dims(values, -3)
   output = attend_checked(

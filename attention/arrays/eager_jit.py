@@ -1,4 +1,4 @@
-"""Compilation of functions that are called outside `jax.jit`."""
+"""Compiled functions, except for calls with user code."""
 
 import functools
 from collections.abc import Callable

@@ -59,8 +59,8 @@ class OnlineSoftmax(NamedTuple):
 class Results(NamedTuple):
   """The results of attention, one row per query.
 
-  The logsumexp is `row_max + log_denominator`. Derivatives use the two terms separately: in
-  float32, a logsumexp of 1e4 has an error of 1e-3, which the weights would inherit.
+  The logsumexp is `row_max + log_denominator`. Derivatives use the two terms separately: in float32, a
+  logsumexp of 1e4 has an error of 1e-3, which the weights would inherit.
 
   Attributes:
     context: [... T D]; 0 in empty rows, NaN in non-finite rows.

@@ -192,7 +192,10 @@ def fold_key_blocks(
   cut = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
   if plan.keys.count == 1:
     return step(initial, tile_of([None if array is None else array[0] for array in cut]))
-  is_nonempty = nonempty_keys(plan.inputs(arrays[: len(plan.letters)]), plan) if plan.skips_tiles else None
+  is_nonempty = None
+  if plan.skips_tiles:
+    turned = [turn(plan, array, axes) for array, axes in zip(arrays, plan.letters, strict=False)]
+    is_nonempty = nonempty_keys(plan.inputs(turned), plan)
   return jax.lax.scan(at_block, match_vma(initial, arrays), (cut, is_nonempty), reverse=reverse)[0]
 
 

@@ -429,3 +429,33 @@ def test_unregistered_rules_raise():
     attention.scaled_dot_product_attention(array, array, array, mask=Diagonal() & masks.causal())
   with pytest.raises(ValueError, match=r"^Constant must be registered as a pytree"):
     attention.attend(attention.SoftCap(Constant(), 5.0), array, array, array)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class FirstColumn(masks.Mask):
+  """A mask of the first of two columns for each key; the second forbids all."""
+
+  axes = {"columns": "SX"}
+  columns: jax.Array
+
+  def mask_mod(self, t, s):
+    return self.columns[:, 0][None] & (t >= 0)
+
+  def block_summary(self, t, s):
+    return masks.BlockSummary(any=self.columns[..., 0].any(-1), all=False)
+
+
+def test_summaries_see_arrays_as_they_are():
+  # Derivatives store keys, and all arrays [S X], transposed.
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(3, 12, 4)).astype(np.float32)
+  columns = np.stack([np.arange(12) % 6 != 0, np.zeros(12, bool)], axis=-1)
+
+  @functools.partial(jax.jit, static_argnums=1)
+  @functools.partial(jax.grad)
+  def gradient(vectors, engine, columns):
+    options = {"mask": FirstColumn(columns), "implementation": engine, "block_sizes": (4, 3)}
+    return jnp.sum(attention.scaled_dot_product_attention(vectors, vectors, vectors, **options) ** 2)
+
+  assert_close(*(gradient(vectors, engine, columns) for engine in ("blockwise", "dense")), FLOAT32)
