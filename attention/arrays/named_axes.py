@@ -55,13 +55,6 @@ def register_pytree(cls: type[T]) -> type[T]:
   return cls
 
 
-def combine(first: Any, second: Any) -> Any:
-  """Returns the leaves of the first pytree, and those of the second where they are None."""
-  return jax.tree.map(
-    lambda leaf, default: default if leaf is None else leaf, first, second, is_leaf=lambda leaf: leaf is None
-  )
-
-
 class NamedAxes:
   """A pytree that names the axes of its arrays, so that they can be cut: a score, mask, bias or normalizer.
 
