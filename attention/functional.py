@@ -7,6 +7,7 @@ import jax
 
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
+from attention.arrays.sharding import mesh_of
 from attention.biases.base import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import choose_implementation
@@ -120,7 +121,7 @@ def attend_checked(
   if implementation == "auto":
     implementation = choose_implementation(queries, keys, values, return_weights)
     implementation = "dense" if options.normalizer.whole_rows else implementation
-  with jax.default_matmul_precision(matmul_precision()):
+  with jax.default_matmul_precision(matmul_precision()), mesh_of(queries, keys, values):
     inputs, shape = prepare(queries, keys, values, options)
     if implementation == "dense":
       output = dense(inputs, shape, return_weights=return_weights, return_logsumexp=return_logsumexp)

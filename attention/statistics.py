@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.masking import finish_rows, levels, mark_rows
+from attention.arrays.sharding import mesh_of
 from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
 from attention.engines.inputs import Inputs, Options, Settings, prepare
@@ -83,7 +84,7 @@ def _row_statistics(
   implementation = settings.implementation
   if implementation == "auto":
     implementation = choose_implementation(queries, keys, keys, return_weights=False)
-  with jax.default_matmul_precision(matmul_precision()):
+  with jax.default_matmul_precision(matmul_precision()), mesh_of(queries, keys):
     # Keys of no width stand for the values, which do not matter.
     inputs, shape = prepare(queries, keys, keys[..., :0], options)
     T, S = shape[-2:]

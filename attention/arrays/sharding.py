@@ -1,5 +1,6 @@
 """Sharded arrays."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -24,6 +25,18 @@ def is_explicitly_sharded(*arrays: jax.Array) -> bool:
   """Returns whether the type of an array contains a sharding, as on meshes with `AxisType.Explicit`."""
   avals: list[Any] = [jax.typeof(array) for array in arrays]
   return any(axis is not None for aval in avals for axis in aval.sharding.spec)
+
+
+def mesh_of(*arrays: jax.Array) -> contextlib.AbstractContextManager[Any]:
+  """Returns a context with the mesh of arrays whose type contains a sharding.
+
+  `jax.vmap` over such an axis needs it (JAX 0.12); `jax.set_mesh` is optional otherwise.
+  """
+  for array in arrays:
+    if is_explicitly_sharded(array):
+      aval: Any = jax.typeof(array)
+      return jax.sharding.use_abstract_mesh(aval.sharding.mesh)
+  return contextlib.nullcontext()
 
 
 def leading_axes_may_be_sharded() -> bool:
