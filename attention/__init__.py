@@ -53,7 +53,6 @@ from attention.models import RecurrentEncoder as RecurrentEncoder
 from attention.models import Seq2Seq as Seq2Seq
 from attention.models import TransformerDecoder as TransformerDecoder
 from attention.models import TransformerEncoder as TransformerEncoder
-from attention.models import attention_gru as attention_gru
 from attention.models import gru as gru
 from attention.models import gru_step as gru_step
 from attention.multi_head import MultiHeadWeights as MultiHeadWeights

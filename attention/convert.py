@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import check_number, check_size
-from attention.models.gru_rule import GRUWeights
+from attention.models.gru import GRUWeights
 
 Linear = tuple[jax.Array, jax.Array | None]  # weight [X D], bias [X] or None
 

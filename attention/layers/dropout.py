@@ -61,7 +61,7 @@ class WordDropout(nn.Module):
 
 
 class StateDropout(nn.Module):
-  """Draws dropout masks for the recurrent products of `gru` and `attention_gru`, a new one at each call.
+  """Draws dropout masks for the recurrent products of `gru`, a new one at each call.
 
   Attributes:
     rate: probability of dropping a unit.

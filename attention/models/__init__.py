@@ -5,11 +5,10 @@ from attention.models.encoders import Encoded as Encoded
 from attention.models.encoders import RecurrentEncoder as RecurrentEncoder
 from attention.models.encoders import TransformerEncoder as TransformerEncoder
 from attention.models.ensemble import Ensemble as Ensemble
+from attention.models.gru import GRUModule as GRUModule
 from attention.models.gru import GRUWeights as GRUWeights
-from attention.models.gru import attention_gru as attention_gru
 from attention.models.gru import gru as gru
 from attention.models.gru import gru_step as gru_step
-from attention.models.gru_params import GRUModule as GRUModule
 from attention.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
 from attention.models.seq2seq import AttentionWeights as AttentionWeights
 from attention.models.seq2seq import Decoder as Decoder

@@ -112,7 +112,7 @@ def attend(
 
   Args:
     layer: the attention layer, or None without attention.
-    queries: [B T H]; T must be 1 for a stateful layer.
+    queries: [B T H].
     memory: the encoded source.
     state, deterministic, hard: as in `StatefulAttention.step`; ignored by stateless layers.
   """
@@ -120,15 +120,17 @@ def attend(
     B, D = memory.final_state.shape
     return AttentionResult(jnp.broadcast_to(memory.final_state[:, None], (B, queries.shape[1], D)))
   if is_stateful(layer):
-    output = layer.step(
-      queries[:, 0],
-      memory.keys_values,
-      state,
-      mask=masks.lengths(source=memory.lengths),
-      deterministic=deterministic,
-      hard=hard,
-    )
-    return AttentionResult(output.context[:, None], output.weights[:, None, None], output.state)
+    options: dict[str, Any] = {"deterministic": deterministic, "hard": hard}
+    options["mask"] = masks.lengths(source=memory.lengths)
+
+    def step(layer: Any, state: Any, queries: jax.Array) -> tuple[Any, Any]:
+      output = layer.step(queries, memory.keys_values, state, **options)
+      return output.state, (output.context, output.weights)
+
+    rngs: Any = {"params": False, "dropout": True}
+    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=rngs, in_axes=1, out_axes=1)
+    state, (contexts, weights) = scan(layer, state, queries)
+    return AttentionResult(contexts, weights[:, None], state)
   has_heads = isinstance(layer, MultiHeadAttention)
   lengths = memory.lengths[:, None] if has_heads else memory.lengths
   contexts, weights = layer.attend_with_kv(

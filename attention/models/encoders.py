@@ -12,8 +12,7 @@ from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.encoder_layer import EncoderLayer
 from attention.layers.projections import LayerNorm, is_deterministic
 from attention.models.base import RecurrentModel, RelativeBias, TransformerModel
-from attention.models.gru import gru
-from attention.models.gru_params import GRUModule
+from attention.models.gru import GRUModule, gru
 
 
 class Encoded(NamedTuple):

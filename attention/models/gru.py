@@ -1,18 +1,58 @@
-"""The gated recurrent unit, with and without attention, as pure functions."""
+"""The gated recurrent unit as pure functions, and its parameters as a Flax module."""
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
+from attention.arrays.checks import check_size
 from attention.arrays.eager_jit import eager_jit
+from attention.arrays.named_axes import register_pytree
+from attention.layers.projections import kernel_init
 from attention.linear import linear
-from attention.models.gru_rule import GRUInputs, GRUWeights, by_gate, gate_inputs, next_state, run_gru
 
-# attend_fn(memory, queries [B T H]) -> contexts [B T D]
-AttendFn: TypeAlias = Callable[[Any, jax.Array], jax.Array]
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class GRUWeights:
+  """The weights of a GRU of width H. The order of the gates is reset, update, candidate.
+
+  Attributes:
+    input: input kernel, [D 3H].
+    recurrent: recurrent kernel, [H 3H].
+    bias: bias of the input product, [3H].
+    recurrent_bias: bias of the candidate's recurrent product, inside the reset gate, [H].
+  """
+
+  input: jax.Array
+  recurrent: jax.Array
+  bias: jax.Array
+  recurrent_bias: jax.Array
+
+
+class GRUModule(nn.Module):
+  """The weights of a GRU with states of width `features`, for functions that take all weights."""
+
+  features: int
+
+  @nn.compact
+  def __call__(self, input_width: int) -> GRUWeights:
+    check_size("features", self.features)
+    H = self.features
+    orthogonal = nn.initializers.orthogonal()
+
+    def recurrent_init(rng, shape, dtype):
+      blocks = [orthogonal(block_rng, (H, H), dtype) for block_rng in jax.random.split(rng, 3)]
+      return jnp.concatenate(blocks, axis=1)
+
+    return GRUWeights(
+      input=self.param("input", kernel_init, (input_width, 3 * H), jnp.float32),
+      recurrent=self.param("recurrent", recurrent_init, (H, 3 * H), jnp.float32),
+      bias=self.param("bias", nn.initializers.zeros, (3 * H,), jnp.float32),
+      recurrent_bias=self.param("recurrent_bias", nn.initializers.zeros, (H,), jnp.float32),
+    )
 
 
 def gru_step(
@@ -28,8 +68,8 @@ def gru_step(
   Args:
     weights: the weights of a GRU of width H.
     state: [... H].
-    projected: the projected input W input + b of the three gates, [... 3H]. It does not depend on the state,
-      so it can be computed for a whole sequence at once.
+    projected: the projected input W input + b of the three gates, [... 3H], from `project_inputs`. It does
+      not depend on the state, so it can be computed for a whole sequence at once.
     recurrent_mask: as in `gru`, [... H], or None.
 
   Returns:
@@ -43,13 +83,18 @@ def gru_step(
   >>> gru_step(weights, jnp.ones(1), jnp.zeros(3)).tolist()
   [0.5]
   """
-  return next_state(state, *gate_inputs(weights, state, by_gate(projected), recurrent_mask))
+  masked = state if recurrent_mask is None else state * recurrent_mask.astype(state.dtype)
+  reset, update, candidate = jnp.split(projected, 3, axis=-1)
+  state_reset, state_update, recurrent = jnp.split(linear(masked, weights.recurrent), 3, axis=-1)
+  recurrent += jnp.broadcast_to(weights.recurrent_bias, recurrent.shape)
+  reset = jax.nn.sigmoid(reset + state_reset)
+  update = jax.nn.sigmoid(update + state_update)
+  return (1 - update) * jnp.tanh(candidate + reset * recurrent) + update * state
 
 
 def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
   """Projects inputs [... D] for the three gates, to [... 3H]."""
-  projected = linear(inputs, weights.input)
-  return projected + jnp.broadcast_to(weights.bias, projected.shape)
+  return linear(inputs, weights.input, bias=weights.bias)
 
 
 @functools.partial(eager_jit, static_argnames=("reverse",))
@@ -93,68 +138,22 @@ def gru(
       f"input weights must be [D 3H] and state [B H] with H={H}, got inputs {inputs.shape}, "
       f"input weights {weights.input.shape}, state {state.shape}"
     )
-  is_valid, order = None, slice(None, None, -1 if reverse else 1)
-  if lengths is not None:
-    is_valid = (jnp.arange(T)[None, :] < lengths[:, None])[:, :, None]
-    inputs = jnp.where(is_valid, inputs, 0)  # NaN in padding must not reach gradients: 0 * NaN is NaN
-    is_valid = is_valid[:, order]
-  projected = project_inputs(weights, inputs)[:, order]
-  mask = _check_mask(recurrent_mask, state)
-  states, _ = run_gru(None, GRUInputs(weights, state, projected, mask, is_valid))
-  return states[:, -1] if T else state, states[:, order]
-
-
-def attention_gru(
-  weights: GRUWeights,
-  state: jax.Array,
-  projected: jax.Array,
-  attend_fn: AttendFn | None = None,
-  memory: Any = None,
-  *,
-  recurrent_mask: jax.Array | None = None,
-) -> tuple[jax.Array, Any]:
-  """Runs a GRU that attends to a memory with its previous state at each step.
-
-      context_t = attend_fn(memory, state_{t-1})
-      state_t = GRU(state_{t-1}, [input_t; context_t])
-
-  Args:
-    weights: the weights of a GRU of width H, whose `input` are the rows for the context, [D 3H].
-    state: the initial state, [B H].
-    projected: the projected inputs including the bias, [B T 3H].
-    attend_fn: a pure function, `attend_fn(memory, queries [B T H])`, that returns contexts [B T D] for any T.
-      None: no attention.
-    memory: a pytree with all arrays that `attend_fn` uses, including its parameters.
-    recurrent_mask: as in `gru`; queries are not masked.
-
-  Returns:
-    The state after each input [B T H], and the context at each step [B T D], or None without attention.
-
-  Raises:
-    ValueError: if the shapes are incompatible.
-
-  References:
-    Bahdanau et al. 2015, arXiv:1409.0473, A.2.2.
-  """
-  H = weights.recurrent.shape[0]
-  if state.shape[1:] != (H,) or projected.shape != (state.shape[0], *projected.shape[1:2], 3 * H):
-    raise ValueError(
-      f"state must be [B H] and projected [B T 3H] with H={H}, "
-      f"got state {state.shape}, projected {projected.shape}"
-    )
-  gru_inputs = GRUInputs(weights, state, projected, _check_mask(recurrent_mask, state), memory=memory)
-  if attend_fn is None:
-    return run_gru(None, gru_inputs)
-  return run_gru(lambda memory, state: attend_fn(memory, state[:, None])[:, 0], gru_inputs)
-
-
-def _check_mask(recurrent_mask: jax.Array | None, state: jax.Array) -> jax.Array | None:
-  """Returns a recurrent mask in the dtype of the state, or raises ValueError if the shapes differ."""
-  if recurrent_mask is None:
-    return None
-  if recurrent_mask.shape != state.shape:
+  if recurrent_mask is not None and recurrent_mask.shape != state.shape:
     raise ValueError(
       "recurrent_mask must have the shape of the state [B H], "
       f"got recurrent_mask {recurrent_mask.shape}, state {state.shape}"
     )
-  return recurrent_mask.astype(state.dtype)
+  is_valid = None
+  if lengths is not None:
+    is_valid = (jnp.arange(T)[None, :] < lengths[:, None])[:, :, None]
+    inputs = jnp.where(is_valid, inputs, 0)  # NaN in padding must not reach gradients: 0 * NaN is NaN
+
+  def step(state: jax.Array, step_inputs: tuple[jax.Array, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
+    projected, is_valid = step_inputs
+    after = gru_step(weights, state, projected, recurrent_mask=recurrent_mask)
+    state = after if is_valid is None else jnp.where(is_valid, after, state)
+    return state, state
+
+  by_time = jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), (project_inputs(weights, inputs), is_valid))
+  final, states = jax.lax.scan(step, state, by_time, reverse=reverse)
+  return final, jnp.swapaxes(states, 0, 1)

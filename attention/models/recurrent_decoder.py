@@ -9,15 +9,16 @@ from flax import linen as nn
 
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.projections import LayerNorm, Linear
+from attention.linear import linear
 from attention.models import decoder_attention
 from attention.models.base import RecurrentModel, TokenDecoder, logits_of
 from attention.models.decoder_attention import AttentionResult, DecoderMemory, is_stateful, mean_of_heads
 from attention.models.encoders import Encoded
-from attention.models.gru import attention_gru, gru, project_inputs
-from attention.models.gru_params import GRUModule
+from attention.models.gru import GRUModule, gru, gru_step
 from attention.normalizers.base import Normalizer
 
 ATTEND_ORDERS = ("before", "after")
+_RNGS: Any = {"params": False, "dropout": True}  # of loops over steps
 
 
 class State(NamedTuple):
@@ -194,7 +195,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     embedded = self.drop_words(self.embedding(targets), targets, deterministic=deterministic)
     embedded = self.dropout(embedded, deterministic=deterministic)
     dropout_masks = self._draw_dropout_masks(state, embedded, deterministic=deterministic)
-    if not (self.input_feeding or is_stateful(self.attention_layer)):
+    if not self.input_feeding:
       return self._decode(state, embedded, memory, dropout_masks, deterministic=deterministic)[1:]
 
     def step(self: "RecurrentDecoder", state: State, inputs: Any) -> tuple[State, Any]:
@@ -204,8 +205,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       )
       return state, (features[:, 0], None if weights is None else weights[:, :, 0])
 
-    rngs: Any = {"params": False, "dropout": True}
-    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=rngs, in_axes=1, out_axes=(1, 2))
+    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=_RNGS, in_axes=1, out_axes=(1, 2))
     return scan(self, state, (embedded, dropout_masks.outputs))[1]
 
   def _draw_dropout_masks(self, state: State, embedded: jax.Array, *, deterministic: bool) -> DropoutMasks:
@@ -226,29 +226,24 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     deterministic: bool = True,
     hard: bool = False,
   ) -> tuple[State, jax.Array, jax.Array | None]:
-    """Decodes words [B T E]; T must be 1 with input feeding or stateful attention.
+    """Decodes words [B T E]; T must be 1 with input feeding.
 
     Returns:
       The next state, the features [B T H], and the weights [B N T S], or None without attention.
     """
 
-    def attend(queries: jax.Array) -> AttentionResult:
-      options: Any = {"deterministic": deterministic, "hard": hard}
-      return decoder_attention.attend(self.attention_layer, queries, memory, state.attention_state, **options)
-
-    B, T, _ = embedded.shape
-    if self.attend_order == "before" and T != 1 and self.attention_layer is not None:
-      last, states, result = self._first_layer(state.layers[0], embedded, memory, dropout_masks.states[0])
+    options: Any = {"deterministic": deterministic, "hard": hard}
+    inputs = [embedded] if state.input_feed is None else [embedded, state.input_feed[:, None]]
+    recurrent_mask = dropout_masks.states[0]
+    if self.attend_order == "before" and self.attention_layer is not None:
+      last, states, result = self._attend_and_read(state, inputs, memory, recurrent_mask, **options)
     else:
-      inputs = [embedded]
-      if self.attend_order == "before":  # with one query, or without attention, the context is just an input
-        result = attend(jnp.broadcast_to(state.layers[0][:, None], (B, T, self.features)))
-        inputs.append(result.context)
-      if state.input_feed is not None:
-        inputs.append(state.input_feed[:, None])
+      if self.attend_order == "before":  # the context is the same at all steps
+        result = decoder_attention.attend(None, embedded, memory)
+        inputs.insert(1, result.context)
       concatenated = jnp.concatenate(inputs, axis=-1)
       cell = self.cells[0](concatenated.shape[-1])
-      last, states = gru(cell, state.layers[0], concatenated, recurrent_mask=dropout_masks.states[0])
+      last, states = gru(cell, state.layers[0], concatenated, recurrent_mask=recurrent_mask)
     layers, outputs = [last], self.norm[0](states) if self.layer_norm else states
     for i in range(1, self.num_layers):
       output_mask = dropout_masks.outputs[i - 1]
@@ -259,32 +254,47 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       outputs = states + outputs if self.residual else states
       outputs = self.norm[i](outputs) if self.layer_norm else outputs
     if self.attend_order == "after":
-      result = attend(outputs)
+      result = decoder_attention.attend(
+        self.attention_layer, outputs, memory, state.attention_state, **options
+      )
     features = jnp.tanh(self.readout(jnp.concatenate([outputs, result.context, embedded], axis=-1)))
     input_feed = None if state.input_feed is None else features[:, 0]
     return State(tuple(layers), result.state, input_feed), features, result.weights
 
-  def _first_layer(
-    self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, recurrent_mask: jax.Array | None
+  def _attend_and_read(
+    self,
+    state: State,
+    inputs: list[jax.Array],
+    memory: DecoderMemory,
+    recurrent_mask: jax.Array | None,
+    **options: Any,
   ) -> tuple[jax.Array, jax.Array, AttentionResult]:
-    """Returns the last state and all states [B T H] of the first layer, and the attention of each previous
-    state.
+    """Runs the first layer, which attends before it reads an input.
+
+    Args:
+      state: the state of the decoder.
+      inputs: words [B T E], and with input feeding the features of the previous step [B 1 F].
+      memory: from `prepare`.
+      recurrent_mask: factor of the state, [B H], or None.
+      **options: of `decoder_attention.attend`.
+
+    Returns:
+      The last state [B H], all states [B T H], and the attention of each previous state.
     """
-    E = self.embed_dim
-    cell = self.cells[0](E + decoder_attention.context_width(self.attention_layer, memory))
-    words, context_cell = (dataclasses.replace(cell, input=rows) for rows in jnp.split(cell.input, [E]))
-    if self.is_initializing():
-      decoder_attention.attend(self.attention_layer, state[:, None], memory)  # creates the parameters
-    layer, variables = self.attention_layer.unbind()
+    E, C = self.embed_dim, decoder_attention.context_width(self.attention_layer, memory)
+    cell = self.cells[0](sum(array.shape[-1] for array in inputs) + C)
+    words, context, feed = jnp.split(cell.input, [E, E + C])
+    projected = linear(jnp.concatenate(inputs, axis=-1), jnp.concatenate([words, feed]), bias=cell.bias)
 
-    def attend_fn(memory: tuple[Any, DecoderMemory], queries: jax.Array) -> jax.Array:
-      return decoder_attention.attend(layer.bind(memory[0]), queries, memory[1]).context
+    def step(self: "RecurrentDecoder", carry: Any, projected: jax.Array) -> tuple[Any, Any]:
+      state, attention_state = carry
+      result = decoder_attention.attend(
+        self.attention_layer, state[:, None], memory, attention_state, **options
+      )
+      projected += linear(result.context[:, 0], context)
+      state = gru_step(cell, state, projected, recurrent_mask=recurrent_mask)
+      return (state, result.state), (state, result.context[:, 0], result.weights[:, :, 0])
 
-    projected = project_inputs(words, embedded)
-    states, contexts = attention_gru(
-      context_cell, state, projected, attend_fn, (variables, memory), recurrent_mask=recurrent_mask
-    )
-    queries = jnp.concatenate([state[:, None], states], axis=1)
-    # Weights are recomputed for all states at once, and not at all if they are unused.
-    weights = decoder_attention.attend(self.attention_layer, queries[:, :-1], memory).weights
-    return queries[:, -1], states, AttentionResult(contexts, weights)
+    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=_RNGS, in_axes=1, out_axes=(1, 1, 2))
+    carry, (states, contexts, weights) = scan(self, (state.layers[0], state.attention_state), projected)
+    return carry[0], states, AttentionResult(contexts, weights, carry[1])

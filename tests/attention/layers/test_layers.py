@@ -16,7 +16,7 @@ from helpers.model_reference import MODEL, compiled, float64, random_parameters
 import attention
 from attention import masks
 from attention.layers.projections import LayerNorm
-from attention.models.gru_params import GRUModule
+from attention.models.gru import GRUModule
 
 # C, E: widths of queries and sources; the width of the layers is N H. F: of the feed-forward network. A:
 # alignment.

@@ -1,7 +1,6 @@
 """The GRU as a pure function."""
 
 import dataclasses
-import functools
 
 import chex
 import flax.linen
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import model_reference, reference
-from helpers.fixtures import DIFFERENCES, FLOAT32, FLOAT64, always, assert_close
+from helpers.fixtures import DIFFERENCES, FLOAT32, FLOAT64, assert_close
 
 import attention
 from attention.models.gru import project_inputs
@@ -201,132 +200,6 @@ def test_mismatched_shapes_raise(what, shape):
     attention.gru(weights, **arguments)
 
 
-@jax.vmap
-def masked_step(mask, weights, state, projected):
-  """Computes `gru_step` with the rows of the recurrent weights times the factors of a mask [B H]."""
-  return attention.gru_step(
-    dataclasses.replace(weights, recurrent=mask[:, None] * weights.recurrent), state, projected
-  )
-
-
-def step_with(mask, weights, state, projected):
-  """Returns the next state with a mask [B H], or None."""
-  if mask is None:
-    return attention.gru_step(weights, state, projected)
-  repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (DIMS.B, *leaf.shape)), weights)
-  return masked_step(mask, repeated, state, projected)
-
-
-def by_steps(weights, state, inputs, lengths, reverse, mask):
-  """Returns the states [B T H] of a Python loop over steps, with JAX's derivatives."""
-  states, order = [], range(inputs.shape[1])
-  for t in reversed(order) if reverse else order:
-    after = step_with(mask, weights, state, project_inputs(weights, inputs[:, t]))
-    state = jnp.where((t < lengths)[:, None], after, state)
-    states.append(state)
-  return jnp.stack(states[::-1] if reverse else states, axis=1)
-
-
-def masks(is_masked):
-  """Returns masks [B H] and their directions, or None."""
-  rng = np.random.default_rng(3)
-  return [jnp.asarray(rng.normal(size=DIMS["BH"])) if is_masked else None for _ in range(2)]
-
-
-masked = pytest.mark.parametrize("is_masked", [False, True], ids=["whole", "masked"])
-
-
-@directions
-@masked
-@pytest.mark.parametrize("order", always("gradient", of=["jvp", "gradient", "hessian"]))
-def test_derivatives_match_the_steps(order, is_masked, reverse, float64):
-  mask, other_mask = masks(is_masked)
-  arguments, others = (*draw(np.float64), mask), (*draw(np.float64, seed=1), other_mask)
-  lengths = jnp.asarray(LENGTHS)
-
-  def whole(weights, state, inputs, mask):
-    options = {"lengths": lengths, "reverse": reverse, "recurrent_mask": mask}
-    return attention.gru(weights, state, inputs, **options)[1]
-
-  def steps(weights, state, inputs, mask):
-    return by_steps(weights, state, inputs, lengths, reverse, mask)
-
-  assert_close(whole(*arguments), steps(*arguments), FLOAT64)
-  assert_derivatives_agree(order, whole, steps, arguments, others)
-
-
-@masked
-@pytest.mark.parametrize("order", always("gradient", of=["jvp", "gradient", "hessian"]))
-def test_attending_while_reading_matches_steps(order, is_masked, float64):
-  weights, state, inputs = draw(np.float64)
-  B, T, H = DIMS["BTH"]
-  S, D, A = 13, 17, 19
-  rng = np.random.default_rng(2)
-
-  def array(*shape):
-    return jnp.asarray(rng.normal(scale=0.5, size=shape))
-
-  memory = (array(A), array(H, A), array(B, S, A), array(B, S, D), jnp.asarray([13, 4, 7]))
-  context_weights = array(D, 3 * H)
-  projected = project_inputs(weights, inputs)
-
-  def attend_fn(memory, queries):
-    score_vector, kernel, keys, values, lengths = memory
-    return attention.additive_attention(
-      queries @ kernel, keys, values, score_vector=score_vector, mask=attention.masks.lengths(source=lengths)
-    )
-
-  def whole(weights, state, projected, floats, mask):
-    seen = (*floats, memory[-1])
-    return attention.attention_gru(weights, state, projected, attend_fn, seen, recurrent_mask=mask)
-
-  def steps(weights, state, projected, floats, mask):
-    states, contexts = [], []
-    for t in range(T):
-      contexts.append(attend_fn((*floats, memory[-1]), state[:, None])[:, 0])
-      state = step_with(mask, weights, state, projected[:, t] + contexts[-1] @ weights.input)
-      states.append(state)
-    return jnp.stack(states, axis=1), jnp.stack(contexts, axis=1)
-
-  weights = dataclasses.replace(weights, input=context_weights)
-  arguments = (weights, state, projected, memory[:-1], masks(is_masked)[0])
-  others = jax.tree.map(lambda leaf: array(*leaf.shape), arguments)
-  jax.tree.map(lambda one, other: assert_close(one, other, FLOAT64), whole(*arguments), steps(*arguments))
-  assert_derivatives_agree(order, whole, steps, arguments, others)
-
-
-def assert_derivatives_agree(order, function, other, arguments, directions):
-  """Asserts that two functions have the same gradients, and the same forward-mode derivatives along a
-  direction.
-  """
-
-  def loss(function, arguments):
-    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(function(*arguments)))
-
-  def derivative(function):
-    gradient = jax.grad(functools.partial(loss, function))
-    if order == "jvp":
-      return jax.jvp(lambda arguments: function(*arguments), (arguments,), (directions,))[1]
-    if order == "gradient":
-      return gradient(arguments)
-    return jax.jvp(gradient, (arguments,), (directions,))[1]
-
-  one, two = derivative(function), derivative(other)
-  jax.tree.map(lambda one, two: assert_close(one, two, DERIVATIVES), one, two)
-
-
-@pytest.mark.parametrize(
-  "shapes",
-  [((DIMS.B, 4), (DIMS.B, DIMS.T, 33)), ((DIMS.B, 11), (DIMS.B, DIMS.T, 11)), ((2, 11), (3, 5, 33))],
-  ids=str,
-)
-def test_mismatched_projected_inputs_raise(shapes):
-  state, projected = map(jnp.ones, shapes)
-  message = rf"H=11, .*state {shapes[0]}, projected {shapes[1]}".replace("(", r"\(").replace(")", r"\)")
-  with pytest.raises(ValueError, match=message):
-    attention.attention_gru(draw()[0], state, projected)
-
-
 @pytest.mark.parametrize("shape", [(DIMS.H,), (DIMS.B, DIMS.H + 1), (1, DIMS.H)], ids=str)
 def test_mismatched_recurrent_mask_raises(shape):
   weights, state, inputs = draw()
@@ -334,29 +207,3 @@ def test_mismatched_recurrent_mask_raises(shape):
   message = message.replace("(", r"\(").replace(")", r"\)")
   with pytest.raises(ValueError, match=message):
     attention.gru(weights, state, inputs, recurrent_mask=jnp.ones(shape))
-  with pytest.raises(ValueError, match=message):
-    attention.attention_gru(weights, state, project_inputs(weights, inputs), recurrent_mask=jnp.ones(shape))
-
-
-def test_loops_carry_no_weight_gradient():
-  weights, state, inputs = draw()
-
-  def loss(weights):
-    return jnp.sum(attention.gru(weights, state, inputs)[1] ** 2)
-
-  carried = shapes_carried(jax.make_jaxpr(jax.grad(loss))(weights).jaxpr)
-  assert (DIMS.B, DIMS.H) in carried
-  assert not carried & {leaf.shape for leaf in jax.tree.leaves(weights)}
-
-
-def shapes_carried(jaxpr):
-  """Returns the shapes that the scans of a program carry from step to step."""
-  result = set()
-  for equation in jaxpr.eqns:
-    if equation.primitive.name == "scan":
-      # Carried arrays are outputs of the last step; all others are stacked.
-      results = zip(equation.outvars, equation.params["jaxpr"].out_avals, strict=True)
-      result |= {one.aval.shape for one, of_a_step in results if one.aval.shape == of_a_step.shape}
-    for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      result |= shapes_carried(inner)
-  return result
