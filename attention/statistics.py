@@ -14,7 +14,7 @@ from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
 from attention.engines.inputs import Inputs, Options, Settings, prepare
 from attention.engines.loops import Arrays, over_query_blocks
-from attention.engines.normalized import block_rows, fold_rows
+from attention.engines.normalized import at_each_index, block_rows, fold_rows
 from attention.engines.plan import Plan, make_plan
 from attention.masks import Array, Mask
 from attention.normalizers.rows import ScoreTile
@@ -93,7 +93,8 @@ def _row_statistics(
       return RowStatistics(rows - jnp.inf, rows)
     sizes = (T, S) if implementation == "dense" else settings.block_sizes
     plan, leaves = make_plan(inputs.with_features(), shape, sizes)
-    statistics = over_query_blocks(plan, functools.partial(_block_statistics, plan), leaves, plan.letters)
+    function = at_each_index(plan, functools.partial(_block_statistics, plan))
+    statistics = over_query_blocks(plan, function, leaves, plan.letters)
     return RowStatistics(*(rows[..., 0] for rows in statistics))
 
 

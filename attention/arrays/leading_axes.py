@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,33 @@ rematerialized = functools.partial(
 )
 
 
+class IndexBatch(NamedTuple):
+  """Indices of the leading axes that are computed together.
+
+  Attributes:
+    sizes: the sizes of the leading axes of these indices.
+    is_batched: for each of these axes, which arrays have it.
+  """
+
+  sizes: tuple[int, ...] = ()
+  is_batched: tuple[list[bool], ...] = ()
+
+  def vmap(self, function: Callable[..., Any], axes: list[int] | None = None) -> Callable[..., Any]:
+    """Returns a function of these indices from a function of one.
+
+    Args:
+      function: takes a carry and the arrays of one index; returns a pytree of arrays.
+      axes: number of axes before the leading axes of each array. Default: 0.
+    """
+    for size, is_batched in zip(reversed(self.sizes), reversed(self.is_batched), strict=True):
+      in_axes = [
+        axis if batched else None
+        for axis, batched in zip(axes or [0] * len(is_batched), is_batched, strict=True)
+      ]
+      function = jax.vmap(function, in_axes=(0, in_axes), axis_size=size)
+    return function
+
+
 def map_leading_axes(
   function: Callable[[list[jax.Array]], Any],
   arrays: list[jax.Array],
@@ -25,49 +52,132 @@ def map_leading_axes(
 ) -> Any:
   """Applies a function of one index to all indices of the leading axes of arrays, and stacks the results.
 
+  Args:
+    function: takes the arrays of one index, without leading axes; returns a pytree of arrays.
+    arrays, ranks, leading, per_step: see `map_index_batches`.
+  """
+
+  def at_batch(arrays: list[jax.Array], batch: IndexBatch) -> Any:
+    return batch.vmap(lambda _, arrays: function(arrays))(None, arrays)
+
+  return map_index_batches(at_batch, arrays, ranks, leading, per_step)
+
+
+def map_index_batches(
+  function: Callable[[list[jax.Array], IndexBatch], Any],
+  arrays: list[jax.Array],
+  ranks: list[int],
+  leading: tuple[int, ...],
+  per_step: int | None = None,
+) -> Any:
+  """Applies a function to a few indices of the leading axes of arrays at a time, and stacks the results.
+
   An array without an axis, or of size 1 along it, is shared by all indices of the axis, and not copied.
 
   Args:
-    function: takes the arrays of one index, without leading axes; returns a pytree of arrays.
+    function: takes the arrays of some indices, and their batch; returns a pytree of arrays with the leading
+      axes of the batch.
     arrays: [leading... trailing...].
     ranks: number of trailing axes of each array.
     leading: sizes of the leading axes of the results.
-    per_step: number of indices to compute together. None: all, by nested `jax.vmap`, so that leading axes may
-      be sharded over devices.
+    per_step: number of indices to compute together. None: all, so that leading axes may be sharded over
+      devices.
   """
-  if not leading:
-    return function(arrays)
   arrays = [with_rank(array, len(leading) + rank) for array, rank in zip(arrays, ranks, strict=True)]
+  return _map_axes(function, arrays, ranks, leading, per_step, IndexBatch())
+
+
+def _map_axes(
+  function: Callable[[list[jax.Array], IndexBatch], Any],
+  arrays: list[jax.Array],
+  ranks: list[int],
+  leading: tuple[int, ...],
+  per_step: int | None,
+  batch: IndexBatch,
+) -> Any:
+  """Does `map_index_batches` for arrays with the leading axes of the batch before `leading`."""
+  if not leading:
+    return function(arrays, batch)
+  starts = [array.ndim - rank - len(leading) for array, rank in zip(arrays, ranks, strict=True)]
 
   def moves(axis: int) -> list[bool]:
-    return [array.shape[axis] != 1 for array in arrays]
+    return [array.shape[start + axis] != 1 for array, start in zip(arrays, starts, strict=True)]
 
-  # Consecutive axes along which the same arrays vary are one loop, which copies less than nested loops.
+  # Consecutive axes along which the same arrays vary are one axis, which copies less than nested loops.
   count = 1
   while per_step is not None and count < len(leading) and (leading[count] == 1 or moves(count) == moves(0)):
     count += 1
-  first, others, is_moving = leading[:count], leading[count:], moves(0)
-  moving = [
-    array.reshape(math.prod(first), *array.shape[count:])
-    for array, moves in zip(arrays, is_moving, strict=True)
-    if moves
+  size, others, is_moving = math.prod(leading[:count]), leading[count:], moves(0)
+  merged = [
+    array.reshape(*array.shape[:start], *[size] * moving, *array.shape[start + count :])
+    for array, start, moving in zip(arrays, starts, is_moving, strict=True)
   ]
 
-  def at_index(moving: list[jax.Array]) -> Any:
-    moved = iter(moving)
-    inner = [
-      next(moved) if moves else array.reshape(array.shape[count:])
-      for array, moves in zip(arrays, is_moving, strict=True)
-    ]
-    return map_leading_axes(function, inner, ranks, others, per_step)
+  def inner(arrays: list[jax.Array], together: int | None) -> Any:
+    inner_batch = batch
+    if together is not None:
+      inner_batch = IndexBatch((*batch.sizes, together), (*batch.is_batched, is_moving))
+    return _map_axes(function, arrays, ranks, others, per_step, inner_batch)
 
-  if not moving:
-    return jax.tree.map(lambda result: jnp.broadcast_to(result, (*first, *result.shape)), at_index([]))
-  if per_step is None:
-    results = jax.vmap(at_index)(moving)
+  def with_axes(result: jax.Array) -> jax.Array:
+    before = result.shape[: len(batch.sizes)]
+    return result.reshape(*before, *leading[:count], *result.shape[len(before) + 1 :])
+
+  if not any(is_moving):
+    axis = len(batch.sizes)
+    results = jax.tree.map(
+      lambda result: jnp.repeat(jnp.expand_dims(result, axis), size, axis), inner(merged, None)
+    )
+  elif per_step is None or batch.sizes:
+    results = inner(merged, size)
   else:
-    results = map_chunked(at_index, moving, max(1, per_step // assumed_product(others)))
-  return jax.tree.map(lambda result: result.reshape(*first, *result.shape[1:]), results)
+    results = _map_slices(inner, merged, is_moving, max(1, per_step // assumed_product(others)))
+  return jax.tree.map(with_axes, results)
+
+
+def _map_slices(
+  function: Callable[[list[jax.Array], int | None], Any],
+  arrays: list[jax.Array],
+  is_moving: list[bool],
+  most: int,
+) -> Any:
+  """Applies a function to at most `most` indices of the first axis of the moving arrays at a time."""
+  size = next(array.shape[0] for array, moving in zip(arrays, is_moving, strict=True) if moving)
+
+  def at_slice(moving: list[jax.Array], together: int | None) -> Any:
+    moved = iter(moving)
+    return function(
+      [next(moved) if m else array for array, m in zip(arrays, is_moving, strict=True)], together
+    )
+
+  moving = [array for array, moves in zip(arrays, is_moving, strict=True) if moves]
+  together = batch_size(size, most)
+  if together == 1:
+    return jax.lax.map(lambda moving: at_slice(moving, None), moving)
+  count = size // together
+  if count == 1:
+    results = at_slice([array[:together] for array in moving], together)
+  else:
+    stacked = [array[: count * together].reshape(count, together, *array.shape[1:]) for array in moving]
+    results = jax.lax.map(lambda moving: at_slice(moving, together), stacked)
+    results = jax.tree.map(lambda result: result.reshape(count * together, *result.shape[2:]), results)
+  if count * together == size:
+    return results
+  rest = at_slice([array[count * together :] for array in moving], size - count * together)
+  return jax.tree.map(lambda *parts: jnp.concatenate(parts), results, rest)
+
+
+def batch_size(count: int, most: int) -> int:
+  """Returns how many of `count` items to compute together, at most `most`; a remainder is compiled alone.
+
+  >>> batch_size(12, 5), batch_size(97, 64)
+  (4, 64)
+  """
+  if not is_known(count):
+    return 1
+  most = max(1, min(count, most))
+  divisor = max(size for size in range(1, most + 1) if count % size == 0)
+  return divisor if 2 * divisor > most else most
 
 
 def all_indices(leading: tuple[int, ...]) -> jax.Array:
@@ -102,14 +212,10 @@ def map_chunked(function: Callable[[Any], Any], items: Any, per_step: int = 1) -
     per_step: number of items to compute together.
   """
   count = jax.tree.leaves(items)[0].shape[0]
-  if not is_known(count):
-    return jax.lax.map(function, items)
-  most = max(1, min(count, per_step))
-  divisor = max(size for size in range(1, most + 1) if count % size == 0)
-  batch_size = divisor if 2 * divisor > most else most  # a remainder is compiled separately
-  if batch_size == count:
+  together = batch_size(count, per_step)
+  if together == count:
     return jax.vmap(function)(items)
-  return jax.lax.map(function, items, batch_size=batch_size if batch_size > 1 else None)
+  return jax.lax.map(function, items, batch_size=together if together > 1 else None)
 
 
 @jax.custom_batching.custom_vmap

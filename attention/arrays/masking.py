@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.arrays.shapes import with_rank
+
 
 @functools.partial(jax.jit, static_argnames="constant", inline=True)
 def where(condition: jax.Array, constant: str, numbers: jax.Array) -> jax.Array:
@@ -46,7 +48,7 @@ class Levels(NamedTuple):
   Attributes:
     masked: of masked pairs.
     minus_infinity: of allowed pairs whose score is -inf.
-    lowest: the lowest score of other pairs, to which lower ones are raised.
+    lowest: the lowest score of other pairs; lower ones are raised.
     nonfinite: of allowed pairs with a non-finite query, key, value or score.
   """
 
@@ -82,7 +84,8 @@ def masked_scores(
   is_finite = scores <= special.nonfinite  # False for NaN
   if nonfinite_keys is not None:
     is_finite &= ~nonfinite_keys[..., None, :]
-  raised = jnp.where(scores < special.masked, special.minus_infinity, special.lowest)
+  almost_one = 1 - jnp.finfo(scores.dtype).eps  # a product, unlike a constant, keeps the derivative
+  raised = jnp.where(scores < special.masked, special.minus_infinity, scores * almost_one)
   scores = jnp.where(is_finite, jnp.where(scores < special.lowest, raised, scores), special.nonfinite)
   return scores if allowed is None else jnp.where(allowed, scores, special.masked)
 
@@ -95,7 +98,7 @@ def row_maxima(scores: jax.Array) -> jax.Array:
 
 def mark_rows(row_max: jax.Array, nonfinite_queries: jax.Array) -> jax.Array:
   """Returns the largest scores of rows [... T 1], marked as non-finite for the given queries [... T]."""
-  is_marked = nonfinite_queries[..., None] & (row_max > levels(row_max.dtype).masked)
+  is_marked = with_rank(nonfinite_queries[..., None], row_max.ndim) & (row_max > levels(row_max.dtype).masked)
   return jnp.where(is_marked, levels(row_max.dtype).nonfinite, row_max)
 
 

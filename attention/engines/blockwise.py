@@ -33,8 +33,8 @@ from attention.arrays.masking import (
 from attention.arrays.named_axes import first_index, has_user_code
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.dense import AttentionOutput, dense
-from attention.engines.inputs import Inputs
-from attention.engines.loops import choose, fold_tiles
+from attention.engines.inputs import Inputs, whole
+from attention.engines.loops import fold_tiles
 from attention.engines.normalized import normalized_attention
 from attention.engines.plan import Plan, make_plan
 from attention.normalizers.softmax import Softmax
@@ -53,6 +53,18 @@ class OnlineSoftmax(NamedTuple):
 
   row_max: jax.Array
   denominator: jax.Array
+  context: jax.Array
+
+
+class DerivativeSums(NamedTuple):
+  """The sums of a block of queries over some keys, in derivatives.
+
+  Attributes:
+    logsumexp: the derivative of the logsumexp, [T 1].
+    context: sum of terms of the derivative of the context, [T D].
+  """
+
+  logsumexp: jax.Array
   context: jax.Array
 
 
@@ -127,22 +139,23 @@ def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
   """Computes the results of all queries over all keys."""
   values = plan.inputs(leaves).values
 
-  def tile_sums(leaves: list[jax.Array]) -> OnlineSoftmax:
+  def step(sums: OnlineSoftmax | None, leaves: list[jax.Array]) -> OnlineSoftmax:
     tile = plan.inputs(leaves)
     scores = masked_scores(*tile.scores_and_allowed(), tile.nonfinite_keys)
     row_max = row_maxima(scores)
+    if sums is not None:
+      row_max = jnp.maximum(row_max, sums.row_max)
     # Not 1 for masked pairs of an empty row, whose values may be huge.
     weights = jnp.exp(scores - jnp.maximum(row_max, levels(scores.dtype).minus_infinity))
+    denominator = jnp.sum(weights, axis=-1, keepdims=True)
     context = jnp.einsum("TS,SD->TD", tile.drop(weights), tile.values)
-    return OnlineSoftmax(row_max, jnp.sum(weights, axis=-1, keepdims=True), context)
+    if sums is not None:
+      scale = jnp.exp(sums.row_max - row_max)
+      denominator += scale * sums.denominator
+      context += scale * sums.context
+    return OnlineSoftmax(row_max, denominator, context)
 
-  def merge(first: OnlineSoftmax, second: OnlineSoftmax) -> OnlineSoftmax:
-    row_max = jnp.maximum(first.row_max, second.row_max)
-    scales = [jnp.exp(sums.row_max - row_max) for sums in (first, second)]
-    denominator = first.denominator * scales[0] + second.denominator * scales[1]
-    return OnlineSoftmax(row_max, denominator, first.context * scales[0] + second.context * scales[1])
-
-  def empty(*rows: int) -> OnlineSoftmax:
+  def initial(*rows: int) -> OnlineSoftmax:
     row_max = jnp.full((*rows, 1), levels(values.dtype).masked)
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, values.shape[-1]), values.dtype))
 
@@ -152,7 +165,7 @@ def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
     return Results(finish_rows(row_max, sums.context / denominator), row_max, jnp.log(denominator))
 
   plan = dataclasses.replace(plan, transposed_keys=False)
-  return fold_tiles(plan, leaves, plan.letters, tile_fn=tile_sums, merge=merge, initial=empty, finish=finish)
+  return fold_tiles(plan, step, initial, finish, leaves, plan.letters)
 
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
@@ -162,66 +175,67 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   results = flash_attention(plan, leaves)
   # Zero tangents are left out.
   moving = [i for i, tangent in enumerate(tangents) if not _is_zero(tangent)]
-  count, num_moving = len(leaves), len(moving)
   arrays = [*leaves, *(tangents[i] for i in moving), *results]
   letters = [*plan.letters, *(plan.letters[i] for i in moving), "TX", "TX", "TX"]
 
-  def tile_tangents(arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Returns the terms of a tile in the two sums, [T 1] and [T D]."""
-    leaves, tangents, results = arrays[:count], arrays[count : count + num_moving], Results(*arrays[-3:])
+  def step(sums: DerivativeSums | None, arrays: list[jax.Array]) -> DerivativeSums:
+    leaves, tangents, (_, row_max, log_denominator) = _split(arrays, len(plan.letters))
 
     def scores_and_values(moving_leaves: list[jax.Array]) -> Any:
-      replaced: list[Any] = [None] * count
+      replaced = list(leaves)
       for i, leaf in zip(moving, moving_leaves, strict=True):
         replaced[i] = leaf
-      tile = plan.inputs(choose(replaced, leaves))
+      tile = plan.inputs(replaced)
       scores, allowed = tile.scores_and_allowed()
       return (scores, tile.values), (tile, allowed)
 
     (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
       scores_and_values, ([leaves[i] for i in moving],), (tangents,), has_aux=True
     )
-    exponents = masked_scores(scores, allowed) - results.row_max - results.log_denominator
+    exponents = masked_scores(scores, allowed) - row_max - log_denominator
     exponents = jnp.where(exponents > 0, 0, exponents)  # for huge scores, rounding errors may be large
-    weights = jnp.exp(jnp.where(is_valid_row(results.row_max), exponents, levels(scores.dtype).masked))
+    weights = jnp.exp(jnp.where(is_valid_row(row_max), exponents, levels(scores.dtype).masked))
     # The weight of a masked pair is 0, but the derivative of its score may overflow.
     weighted = weights * (d_scores if allowed is None else jnp.where(allowed, d_scores, 0))
     d_context = jnp.einsum("TS,SD->TD", tile.drop(weighted), values)
     d_context += jnp.einsum("TS,SD->TD", tile.drop(weights), d_values)
-    return jnp.sum(weighted, axis=-1, keepdims=True), d_context
+    terms = DerivativeSums(jnp.sum(weighted, axis=-1, keepdims=True), d_context)
+    return terms if sums is None else jax.tree.map(jnp.add, sums, terms)
+
+  def initial(*rows: int) -> DerivativeSums:
+    dtype, D = results.context.dtype, results.context.shape[-1]
+    return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
 
   def clean(arrays: list[jax.Array]) -> list[jax.Array]:
     """Returns finite vectors, with zero tangents where they were not finite."""
-    leaves, tangents, results = plan.clean(arrays[:count]), arrays[count : count + num_moving], arrays[-3:]
+    given, tangents, results = _split(arrays, len(plan.letters))
+    leaves = plan.clean(given)
     cleaned = [
-      tangent if leaves[i] is arrays[i] else jnp.where(leaves[i] == arrays[i], tangent, 0)
+      tangent if leaves[i] is given[i] else jnp.where(leaves[i] == given[i], tangent, 0)
       for i, tangent in zip(moving, tangents, strict=True)
     ]
     return [*leaves, *cleaned, *results]
 
-  def add(first: Tree, second: Tree) -> Tree:
-    return jax.tree.map(jnp.add, first, second)
-
-  def zeros(*rows: int) -> tuple[jax.Array, jax.Array]:
-    shapes = (*rows, 1), (*rows, results.context.shape[-1])
-    return jnp.zeros(shapes[0], results.context.dtype), jnp.zeros(shapes[1], results.context.dtype)
-
-  def finish(sums: tuple[jax.Array, jax.Array], arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    (d_logsumexp, d_context), results = sums, Results(*arrays[-3:])
+  def finish(sums: DerivativeSums, arrays: list[jax.Array]) -> DerivativeSums:
+    results = Results(*arrays[-3:])
     # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.
     is_valid = is_valid_row(results.row_max)
     context = jnp.where(is_valid, results.context, 0)
-    return d_logsumexp, jnp.where(is_valid, d_context - context * d_logsumexp, 0)
+    return sums._replace(context=jnp.where(is_valid, sums.context - context * sums.logsumexp, 0))
 
-  d_logsumexp, d_context = fold_tiles(
-    plan, arrays, letters, tile_fn=tile_tangents, merge=add, initial=zeros, finish=finish, clean=clean
-  )
+  d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, arrays, letters, clean)
   # Only the sum of shift and log_denominator is used, so the whole tangent is that of log_denominator.
   return results, Results(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
 
 
+def _split(arrays: list[jax.Array], count: int) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
+  """Returns the leaves of the Inputs, their tangents, and the Results."""
+  return arrays[:count], arrays[count:-3], arrays[-3:]
+
+
 def _check_closures(inputs: Inputs) -> None:
   """Raises ValueError if a score, mask or bias closes over a traced array, which would get no gradient."""
+  inputs = dataclasses.replace(inputs, t=whole(1), s=whole(1))  # any positions
   jaxpr = jax.make_jaxpr(lambda inputs: first_index(inputs).scores_and_allowed())(inputs)
   if any(isinstance(c, jax.core.Tracer) and jnp.issubdtype(c.dtype, jnp.floating) for c in jaxpr.consts):
     raise ValueError(

@@ -49,11 +49,11 @@ class Dropout(NamedAxes):
 
     Args:
       weights: of one index of the leading axes, [T S].
-      t: query positions, [T].
-      s: key positions, [S].
+      t: query positions, [T 1].
+      s: key positions, [1 S].
     """
-    rows = self.rows + t.astype(jnp.uint32)[:, None]
-    is_kept = keep(self.seeds, self.rate, rows, s.astype(jnp.uint32)[None, :])
+    rows = self.rows + t.astype(jnp.uint32)
+    is_kept = keep(self.seeds, self.rate, rows, s.astype(jnp.uint32))
     scale = 1 / jnp.where(self.rate < 1, 1 - self.rate, 1)  # a traced rate may be 1: finite gradients
     return jnp.where(is_kept, weights * scale.astype(weights.dtype), 0)
 

@@ -1,7 +1,8 @@
 """Loops over leading axes, blocks of queries, blocks of keys, and devices.
 
 The loops cut a list of arrays, with axis letters for each (see `NamedAxes`): along "T" an array has an entry
-for each query, along "S" for each key. An array without these axes is the same for all tiles.
+for each query, along "S" for each key, along "I" for each block of queries, along "J" for each block of keys.
+An array without these axes is the same for all tiles.
 """
 
 import functools
@@ -11,7 +12,13 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.leading_axes import map_chunked, map_leading_axes, rematerialized, unvmap_any
+from attention.arrays.leading_axes import (
+  IndexBatch,
+  map_chunked,
+  map_index_batches,
+  rematerialized,
+  unvmap_any,
+)
 from attention.arrays.sharding import match_vma
 from attention.engines.plan import Blocks, Plan, nonempty_keys
 
@@ -21,56 +28,59 @@ Arrays = list[jax.Array]
 
 def fold_tiles(
   plan: Plan,
-  arrays: Arrays,
-  letters: list[str],
-  *,
-  tile_fn: Callable[[Arrays], Tree],
-  merge: Callable[[Tree, Tree], Tree],
+  step: Callable[[Any, Arrays], Tree],
   initial: Callable[..., Tree],
   finish: Callable[[Tree, Arrays], Any],
+  arrays: Arrays,
+  letters: list[str],
   clean: Callable[[Arrays], Arrays] | None = None,
 ) -> Any:
-  """Computes each tile alone, merges the results of the tiles of each block of queries, and finishes them.
+  """Passes over all tiles, and returns the results of each block of queries.
 
   Args:
     plan: the plan.
+    step: takes a carry and the arrays of a tile; returns the next carry, a pytree of arrays [T *]. The carry
+      is None at the first tile if there is only one.
+    initial: takes the sizes of leading axes and T; returns the first carry.
+    finish: takes the last carry, and the arrays; returns the results, a pytree of arrays [... T *].
     arrays: leaves of the Inputs, and possibly more arrays.
     letters: their axis letters.
-    tile_fn: takes the arrays of a tile; returns its results.
-    merge: merges the results for two blocks of keys.
-    initial: takes the sizes of leading axes and T; returns the results for no keys.
-    finish: takes the results for all keys, and the arrays; returns a pytree of arrays [... T *].
     clean: see `over_query_blocks`.
 
   Returns:
-    What `finish` returns, for all queries.
+    A pytree of arrays [... T *].
   """
-
-  def step(carry: Tree | None, tile: Arrays) -> Tree:
-    return tile_fn(tile) if carry is None else merge(carry, tile_fn(tile))
-
-  def at_queries(arrays: Arrays) -> Any:
-    first = None if plan.keys.count == 1 else initial(plan.queries.size)
-    carry = fold_key_blocks(plan, step, first, arrays, letters)
-    # Finish each block of queries while it is in the cache, unless other devices hold more keys.
-    return finish(carry, arrays) if plan.axis_name is None else carry
-
   if plan.axis_name is None:
-    return over_query_blocks(plan, at_queries, arrays, letters, clean)
-  results = ring_scan(
-    plan,
-    lambda arrays: over_query_blocks(plan, at_queries, arrays, letters, clean),
-    merge,
-    initial(*plan.leading, plan.queries.length),
-    arrays,
-    letters,
-  )
-  return finish(results, arrays)
+
+    def from_initial(arrays: Arrays, batch: IndexBatch) -> Tree:
+      first = None if plan.keys.count == 1 else initial(*batch.sizes, plan.queries.size)
+      carry = fold_key_blocks(plan, batch.vmap(step), first, arrays, letters, batch)
+      # While the block is in the cache.
+      return batch.vmap(finish, [int(has_keys(axes)) for axes in letters])(carry, arrays)
+
+    return over_query_blocks(plan, from_initial, arrays, letters, clean)
+
+  first, structure = jax.tree.flatten(initial(*plan.leading, plan.queries.length))
+  count = len(arrays)
+
+  def from_carry(arrays: Arrays, batch: IndexBatch) -> Tree:
+    carry = jax.tree.unflatten(structure, arrays[count:])
+    batch = batch._replace(is_batched=tuple(is_batched[:count] for is_batched in batch.is_batched))
+    return fold_key_blocks(plan, batch.vmap(step), carry, arrays[:count], letters, batch)
+
+  def clean_arrays(arrays: Arrays) -> Arrays:
+    return [*(clean or plan.clean)(arrays[:count]), *arrays[count:]]
+
+  def at_device(carry: Any, arrays: Arrays) -> Any:
+    all_letters = [*letters, *["TX"] * len(carry)]
+    return jax.tree.leaves(over_query_blocks(plan, from_carry, [*arrays, *carry], all_letters, clean_arrays))
+
+  return finish(jax.tree.unflatten(structure, ring_scan(plan, at_device, first, arrays, letters)), arrays)
 
 
 def over_query_blocks(
   plan: Plan,
-  function: Callable[[Arrays], Tree],
+  function: Callable[[Arrays, IndexBatch], Tree],
   arrays: Arrays,
   letters: list[str],
   clean: Callable[[Arrays], Arrays] | None = None,
@@ -79,30 +89,33 @@ def over_query_blocks(
 
   Args:
     plan: the plan.
-    function: takes the arrays of a block of queries and all blocks of keys, as `fold_key_blocks`; returns a
-      pytree of arrays [T *].
+    function: takes the arrays of a block of queries and all blocks of keys, as `fold_key_blocks`, at some
+      indices of the leading axes, and the batch of these indices; returns a pytree of arrays [... T *].
     arrays: leaves of the Inputs, and possibly more arrays.
     letters: their axis letters.
-    clean: replaces arrays of one index that are not finite. Default: vectors become finite.
+    clean: replaces arrays that are not finite. Default: vectors become finite.
 
   Returns:
     A pytree of arrays [... T *].
   """
 
-  @rematerialized
-  def at_index(arrays: Arrays) -> Tree:
+  def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
+    return rematerialized(functools.partial(at_indices, batch))(arrays)
+
+  def at_indices(batch: IndexBatch, arrays: Arrays) -> Tree:
     arrays = plan.clean(arrays) if clean is None else clean(arrays)
     pairs = zip(arrays, letters, strict=True)
     blocks = [query_blocks(plan, array, axes) for array, axes in pairs]
     if plan.windows is None:  # the blocks of keys are the same for all queries
       blocks = key_blocks(plan, blocks, letters, of_queries=True)
-    has_queries = ["T" in axes or ("S" in axes and plan.windows is not None) for axes in letters]
+    has_windows = plan.windows is not None
+    has_queries = ["T" in axes or "I" in axes or ("S" in axes and has_windows) for axes in letters]
     per_block = [array if is_cut else None for array, is_cut in zip(blocks, has_queries, strict=True)]
 
     @rematerialized
     def at_block(cut: list[jax.Array | None]) -> Tree:
       chosen = choose(cut, blocks)
-      return function(chosen if plan.windows is None else key_blocks(plan, chosen, letters))
+      return function(chosen if plan.windows is None else key_blocks(plan, chosen, letters), batch)
 
     if plan.queries.count == 1:
       return at_block([None if array is None else array[0] for array in per_block])
@@ -112,7 +125,7 @@ def over_query_blocks(
   # The loop over leading axes is inside the differentiation rule, since JAX's derivative of it would store
   # arrays that broadcast once per index.
   with jax.default_matmul_precision(plan.precision):
-    return map_leading_axes(at_index, arrays, list(map(len, letters)), plan.leading, plan.per_step)
+    return map_index_batches(at_batch, arrays, list(map(len, letters)), plan.leading, plan.per_step)
 
 
 def query_blocks(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
@@ -159,6 +172,7 @@ def fold_key_blocks(
   initial: Any,
   arrays: Arrays,
   letters: list[str],
+  batch: IndexBatch | None = None,
   reverse: bool = False,
 ) -> Any:
   """Passes over the tiles of a block of queries, skipping empty tiles, and returns the last carry.
@@ -170,6 +184,7 @@ def fold_key_blocks(
     arrays: of a block of queries, with J blocks of keys: [J *], transposed by `turn`, where the letters have
       an "S".
     letters: their axis letters.
+    batch: the indices of the leading axes that the arrays have. None: one index.
     reverse: whether the last tile comes first.
   """
 
@@ -189,34 +204,38 @@ def fold_key_blocks(
     any_nonempty = unvmap_any(is_nonempty)
     return jax.lax.cond(any_nonempty, rematerialized(at_tile), lambda carry, cut: carry, carry, cut), None
 
-  cut = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
+  cut = [array if has_keys(axes) else None for array, axes in zip(arrays, letters, strict=True)]
   if plan.keys.count == 1:
     return step(initial, tile_of([None if array is None else array[0] for array in cut]))
   is_nonempty = None
   if plan.skips_tiles:
-    turned = [turn(plan, array, axes) for array, axes in zip(arrays, plan.letters, strict=False)]
-    is_nonempty = nonempty_keys(plan.inputs(turned), plan)
+
+    def nonempty(_: None, arrays: Arrays) -> jax.Array:
+      turned = [turn(plan, array, axes) for array, axes in zip(arrays, plan.letters, strict=False)]
+      return nonempty_keys(plan.inputs(turned), plan)
+
+    batch = batch or IndexBatch()
+    is_nonempty = batch.vmap(nonempty, [int(has_keys(axes)) for axes in letters])(None, arrays)
+    is_nonempty = jnp.any(is_nonempty, axis=tuple(range(len(batch.sizes))))
   return jax.lax.scan(at_block, match_vma(initial, arrays), (cut, is_nonempty), reverse=reverse)[0]
 
 
 def ring_scan(
   plan: Plan,
-  function: Callable[[Arrays], Tree],
-  merge: Callable[[Tree, Tree], Tree],
+  function: Callable[[Tree, Arrays], Tree],
   initial: Tree,
   arrays: Arrays,
   letters: list[str],
 ) -> Tree:
-  """Merges the results of a function over the keys of all devices along a mesh axis.
+  """Passes over the keys of all devices along a mesh axis, and returns the last carry.
 
   The keys of each device are fetched directly from it, and again for derivatives. If they were passed from
   neighbor to neighbor, derivatives would have to store all of them.
 
   Args:
     plan: the plan, with the mesh axis.
-    function: takes the arrays, with the keys of one device.
-    merge: merges the results for the keys of two devices.
-    initial: the results for no keys.
+    function: takes a carry and the arrays, with the keys of one device; returns the next carry.
+    initial: the first carry.
     arrays: this device's arrays.
     letters: their axis letters.
 
@@ -225,21 +244,26 @@ def ring_scan(
   """
   axis_name: Any = plan.axis_name
   count = jax.lax.axis_size(axis_name)
-  keys = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
+  keys = [array if has_keys(axes) else None for array, axes in zip(arrays, letters, strict=True)]
 
   def receive_from(distance: int, keys: Any) -> Any:
     routes = [(source, (source + distance) % count) for source in range(count)]
     return jax.tree.map(lambda array: jax.lax.ppermute(array, axis_name, routes), keys) if distance else keys
 
   @rematerialized
-  def at_distance(distance: jax.Array, arrays: Arrays, keys: Any) -> Tree:
+  def at_distance(carry: Tree, distance: jax.Array, arrays: Arrays, keys: Any) -> Tree:
     fetches = [functools.partial(receive_from, distance) for distance in range(count)]
-    return function(choose(jax.lax.switch(distance, fetches, keys), arrays))
+    return function(carry, choose(jax.lax.switch(distance, fetches, keys), arrays))
 
-  def step(results: Tree, distance: jax.Array) -> tuple[Tree, None]:
-    return merge(results, at_distance(distance, arrays, keys)), None
+  def step(carry: Tree, distance: jax.Array) -> tuple[Tree, None]:
+    return at_distance(carry, distance, arrays, keys), None
 
   return jax.lax.scan(step, match_vma(initial, arrays), jnp.arange(count))[0]
+
+
+def has_keys(axes: str) -> bool:
+  """Returns whether an array differs between blocks of keys."""
+  return "S" in axes or "J" in axes
 
 
 def choose(cut: list[jax.Array | None], arrays: Arrays) -> Arrays:

@@ -95,12 +95,11 @@ def score_tile(
   Args:
     scores: [T S].
     allowed, nonfinite_keys: see `masked_scores`.
-    positions: of the queries [T] and keys [S].
+    positions: of the queries [T 1] and keys [1 S].
   """
   scores = masked_scores(scores, allowed, nonfinite_keys)
   valid = (scores > levels(scores.dtype).masked) & (scores < levels(scores.dtype).nonfinite)
-  t, s = positions
-  return ScoreTile(jnp.where(valid, scores, 0), valid, t[:, None], s[None, :]), row_maxima(scores)
+  return ScoreTile(jnp.where(valid, scores, 0), valid, *positions), row_maxima(scores)
 
 
 def one_tile(tile: ScoreTile) -> ScoreRows:
