@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.arrays.checks import check_vectors
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.sharding import varying
 from attention.biases.base import BiasLike
 from attention.engines.blockwise import blockwise
-from attention.engines.inputs import Positions, prepare
+from attention.engines.inputs import prepare
 from attention.masks import Array, Mask
 from attention.scores.base import Score
-from attention.validation import check_options, check_vectors
+from attention.validation import check_options
 
 
 def ring_attention(
@@ -74,7 +75,7 @@ def ring_attention(
   >>> jax.shard_map(attend_in_ring, mesh=mesh, in_specs=P, out_specs=P)(jnp.ones((8, 2))).shape
   (8, 2)
   """
-  queries, keys, values = check_vectors(queries, keys, values)
+  queries, keys, values = check_vectors(queries=queries, keys=keys, values=values)
   options, settings = check_options(
     score,
     mask=mask,
@@ -138,12 +139,13 @@ def zigzag_layout(length: int, num_devices: int) -> np.ndarray:
   return np.concatenate([parts[:num_devices], parts[num_devices:][::-1]], axis=1).reshape(length)
 
 
-def _positions(axis_name: str, length: int, zigzag: bool) -> Positions:
+def _positions(axis_name: str, length: int, zigzag: bool) -> jax.Array:
   """Returns the positions in the whole sequence of this device's `length` queries or keys."""
   index, count = jax.lax.axis_index(axis_name), jax.lax.axis_size(axis_name)
-  parts = jnp.stack([index, 2 * count - 1 - index] if zigzag else [index])
-  size = length // len(parts)
-  return Positions(parts * size, (parts + 1) * size - 1)
+  if not zigzag:
+    return index * length + jnp.arange(length)
+  half = length // 2
+  return jnp.concatenate([part * half + jnp.arange(half) for part in (index, 2 * count - 1 - index)])
 
 
 def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:

@@ -1,10 +1,11 @@
 """Attention as pure functions: `attend`, and one function for each score."""
 
 import functools
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
+from attention.arrays.checks import check_vectors
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.sharding import mesh_of
@@ -20,7 +21,7 @@ from attention.scores.base import Score
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
-from attention.validation import check_options, check_vectors
+from attention.validation import AttendOptions, check_options
 
 
 def attend(
@@ -106,9 +107,8 @@ def attend(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  return settings.select_output(
-    attend_checked(*check_vectors(queries, keys, values), options, settings=settings)
-  )
+  queries, keys, values = check_vectors(queries=queries, keys=keys, values=values)
+  return settings.select_output(attend_checked(queries, keys, values, options, settings=settings))
 
 
 @functools.partial(eager_jit, static_argnames=("settings",))
@@ -143,15 +143,7 @@ def scaled_dot_product_attention(
   values: jax.Array,
   *,
   scale: jax.Array | float | None = None,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: jax.Array | float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  normalizer: Normalizer | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[AttendOptions],
 ) -> Any:
   """Computes scaled dot-product attention.
 
@@ -172,21 +164,7 @@ def scaled_dot_product_attention(
   >>> scaled_dot_product_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7))).shape
   (3, 7)
   """
-  return attend(
-    ScaledDotProduct(scale),
-    queries,
-    keys,
-    values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    normalizer=normalizer,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
-  )
+  return attend(ScaledDotProduct(scale), queries, keys, values, **options)
 
 
 def additive_attention(
@@ -194,16 +172,7 @@ def additive_attention(
   keys: jax.Array,
   values: jax.Array,
   score_vector: jax.Array,
-  *,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: jax.Array | float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  normalizer: Normalizer | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[AttendOptions],
 ) -> Any:
   """Computes additive (Bahdanau) attention.
 
@@ -224,21 +193,7 @@ def additive_attention(
   >>> additive_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), jnp.ones(2)).shape
   (3, 7)
   """
-  return attend(
-    Additive(score_vector),
-    queries,
-    keys,
-    values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    normalizer=normalizer,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
-  )
+  return attend(Additive(score_vector), queries, keys, values, **options)
 
 
 def bilinear_attention(
@@ -246,16 +201,7 @@ def bilinear_attention(
   keys: jax.Array,
   values: jax.Array,
   matrix: jax.Array,
-  *,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: jax.Array | float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  normalizer: Normalizer | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[AttendOptions],
 ) -> Any:
   """Computes bilinear (Luong "general") attention.
 
@@ -276,21 +222,7 @@ def bilinear_attention(
   >>> bilinear_attention(jnp.ones((3, 2)), jnp.ones((5, 4)), jnp.ones((5, 7)), jnp.ones((2, 4))).shape
   (3, 7)
   """
-  return attend(
-    Bilinear(matrix),
-    queries,
-    keys,
-    values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    normalizer=normalizer,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
-  )
+  return attend(Bilinear(matrix), queries, keys, values, **options)
 
 
 def cosine_attention(
@@ -299,15 +231,7 @@ def cosine_attention(
   values: jax.Array,
   *,
   scale: jax.Array | float = 1.0,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: jax.Array | float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  normalizer: Normalizer | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[AttendOptions],
 ) -> Any:
   """Computes attention with cosine similarity.
 
@@ -328,18 +252,4 @@ def cosine_attention(
   >>> cosine_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), scale=4.0).shape
   (3, 7)
   """
-  return attend(
-    Cosine(scale),
-    queries,
-    keys,
-    values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    normalizer=normalizer,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
-  )
+  return attend(Cosine(scale), queries, keys, values, **options)

@@ -1,26 +1,23 @@
 """Grouped-query attention: N query heads share K key and value heads."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import as_array, check_rank
+from attention.arrays.checks import as_array, check_rank, check_vectors
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import LAYOUT
-from attention.biases.base import BiasLike
 from attention.engines.dense import AttentionOutput
 from attention.engines.inputs import Options, Settings
-from attention.engines.rule_checks import check_rules, leading_axes
+from attention.engines.rule_checks import check_rules
 from attention.functional import attend_checked
-from attention.masks import Array, Mask
-from attention.normalizers.base import Normalizer
 from attention.scores.base import Score
 from attention.scores.dot_product import ScaledDotProduct
-from attention.validation import check_dtypes, check_lengths, check_options, check_vectors
+from attention.validation import AttendOptions, check_options
 
 
 def attend_heads(
@@ -29,15 +26,7 @@ def attend_heads(
   values: jax.Array,
   *,
   score: Score | None = None,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: jax.Array | float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  normalizer: Normalizer | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[AttendOptions],
 ) -> Any:
   """Computes `attend` with N query heads and K key and value heads, where K divides N.
 
@@ -64,20 +53,9 @@ def attend_heads(
   References:
     Ainslie et al. 2023, arXiv:2305.13245.
   """
-  options, settings = check_options(
-    ScaledDotProduct() if score is None else score,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    normalizer=normalizer,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
-  )
+  checked, settings = check_options(ScaledDotProduct() if score is None else score, **options)
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
-  return settings.select_output(attend_heads_checked(queries, keys, values, options, settings=settings))
+  return settings.select_output(attend_heads_checked(queries, keys, values, checked, settings=settings))
 
 
 @functools.partial(eager_jit, static_argnames=("settings",))
@@ -87,8 +65,7 @@ def attend_heads_checked(
   """Computes `attend_heads` from validated options."""
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
-  check_dtypes(queries=queries, keys=keys, values=values)
-  check_lengths(keys, values)
+  check_vectors(queries=queries, keys=keys, values=values)
   N, K = queries.shape[-3], keys.shape[-3]
   if K == 0 or N % K or values.shape[-3] != K:
     hint = f"; {LAYOUT}" if queries.shape[-2] == keys.shape[-2] else ""
@@ -97,7 +74,7 @@ def attend_heads_checked(
       f"have the same number of heads, got queries {N}, keys {K}, values {values.shape[-3]}{hint}"
     )
   if K == N:
-    return attend_checked(*check_vectors(queries, keys, values), options, settings=settings)
+    return attend_checked(queries, keys, values, options, settings=settings)
   try:
     leading = jnp.broadcast_shapes(*(array.shape[:-3] for array in (queries, keys, values)))
   except ValueError:
@@ -106,13 +83,10 @@ def attend_heads_checked(
       f"{queries.shape}, {keys.shape}, {values.shape}"
     ) from None
   # Each group of query heads is an axis of its own, [... K G T H], over which keys and values broadcast.
-  leading = leading_axes(options.score, (*leading, N))
-  options = check_rules(options, (*leading, queries.shape[-2], keys.shape[-2]))
+  options, _ = check_rules(options, (*leading, N), queries.shape[-2], keys.shape[-2])
   heads = _Heads(N, K)
   queries, keys, values = heads.split(queries, 2), jnp.expand_dims(keys, -3), jnp.expand_dims(values, -3)
-  output = attend_checked(
-    *check_vectors(queries, keys, values), heads.split_leaves(options), settings=settings
-  )
+  output = attend_checked(queries, keys, values, heads.split_leaves(options), settings=settings)
   weights, logsumexp = output.weights, output.logsumexp
   return AttentionOutput(
     heads.join(output.context, 2),

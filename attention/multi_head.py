@@ -2,24 +2,21 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
-from attention.arrays.checks import as_floating, check_rank
+from attention.arrays.checks import check_vectors
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
-from attention.biases.base import BiasLike
 from attention.engines.dense import AttentionOutput
 from attention.engines.inputs import Options, Settings
 from attention.grouped_heads import attend_heads_checked
 from attention.linear import merge_heads, project_heads
-from attention.masks import Array, Mask
-from attention.normalizers.base import Normalizer
 from attention.scores.base import Score
 from attention.scores.dot_product import ScaledDotProduct
-from attention.validation import check_options
+from attention.validation import AttendOptions, check_options
 
 
 @register_pytree
@@ -55,15 +52,7 @@ def multi_head_attention(
   weights: MultiHeadWeights,
   *,
   score: Score | None = None,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: jax.Array | float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  normalizer: Normalizer | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[AttendOptions],
 ) -> Any:
   """Computes multi-head attention.
 
@@ -98,29 +87,13 @@ def multi_head_attention(
   >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape
   (5, 6)
   """
-  inputs_q, inputs_kv = as_floating("inputs_q", inputs_q), as_floating("inputs_kv", inputs_kv)
-  check_rank("inputs_q", inputs_q, "[... T D]")
-  check_rank("inputs_kv", inputs_kv, "[... S D]")
+  inputs_q, inputs_kv = check_vectors(inputs_q=inputs_q, inputs_kv=inputs_kv)
   if not isinstance(weights, MultiHeadWeights):
     raise ValueError(f"weights must be MultiHeadWeights, got {weights!r}")
-  if inputs_q.dtype != inputs_kv.dtype:
-    got = f"inputs_q {inputs_q.dtype}, inputs_kv {inputs_kv.dtype}"
-    raise ValueError(f"inputs_q and inputs_kv must have one dtype, got {got}")
   broadcast_leading(inputs_q, inputs_kv, names="inputs_q and inputs_kv")
-  options, settings = check_options(
-    ScaledDotProduct() if score is None else score,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    normalizer=normalizer,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
-  )
+  checked, settings = check_options(ScaledDotProduct() if score is None else score, **options)
   return settings.select_output(
-    _multi_head_attention(inputs_q, inputs_kv, weights, options, settings=settings)
+    _multi_head_attention(inputs_q, inputs_kv, weights, checked, settings=settings)
   )
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.checks import check_vectors
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.masking import finish_rows, levels, mark_rows
@@ -19,7 +20,7 @@ from attention.engines.plan import Plan, make_plan
 from attention.masks import Array, Mask
 from attention.normalizers.rows import ScoreTile
 from attention.scores.base import Score
-from attention.validation import check_options, check_queries_and_keys
+from attention.validation import check_options
 
 
 class RowStatistics(NamedTuple):
@@ -64,15 +65,9 @@ def row_statistics(
   >>> statistics.max_score.tolist(), statistics.entropy.round(3).tolist()
   ([2.0], [1.3860000371932983])
   """
-  queries, keys = check_queries_and_keys(queries, keys)
+  queries, keys = check_vectors(queries=queries, keys=keys)
   options, settings = check_options(
-    score,
-    mask=mask,
-    bias=bias,
-    dropout_rate=0.0,
-    dropout_rng=None,
-    implementation=implementation,
-    block_sizes=block_sizes,
+    score, mask=mask, bias=bias, implementation=implementation, block_sizes=block_sizes
   )
   return _row_statistics(queries, keys, options, settings=settings)
 

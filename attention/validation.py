@@ -1,15 +1,14 @@
 """Validation and conversion of the arguments of attention functions."""
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import as_array, check_number, check_rank, check_size, key_shape
+from attention.arrays.checks import as_array, check_number, check_size, key_shape
 from attention.arrays.named_axes import NamedAxes, leaf_axes
-from attention.arrays.shapes import LAYOUT, broadcast_leading
 from attention.biases.base import BiasLike, as_bias
 from attention.engines.dropout import Dropout
 from attention.engines.inputs import Options, Settings
@@ -23,75 +22,27 @@ T = TypeVar("T")
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
 
-def check_queries_and_keys(queries: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
-  """Returns queries and keys as arrays, or raises ValueError if their shapes are incompatible."""
-  queries, keys = as_array("queries", queries), as_array("keys", keys)
-  check_rank("queries", queries, "[... T H]")
-  check_rank("keys", keys, "[... S H]")
-  check_dtypes(queries=queries, keys=keys)
-  broadcast_leading(queries, keys, names="queries and keys")
-  return queries, keys
+class AttendOptions(TypedDict, total=False):
+  """The keyword arguments of `attend`, for functions that pass them on."""
 
-
-def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns queries, keys and values as arrays, or raises ValueError if their shapes are incompatible.
-
-  The score checks the widths.
-  """
-  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
-  check_rank("queries", queries, "[... T H]")
-  check_rank("keys", keys, "[... S H]")
-  check_rank("values", values, "[... S D]")
-  check_dtypes(queries=queries, keys=keys, values=values)
-  check_lengths(keys, values)
-  try:
-    broadcast_leading(queries, keys, values, names="queries, keys and values")
-  except ValueError as error:
-    raise ValueError(f"{error}{_heads_hint(queries, keys, values)}") from None
-  return queries, keys, values
-
-
-def check_lengths(keys: jax.Array, values: jax.Array) -> None:
-  """Raises ValueError unless keys and values have the same length."""
-  if keys.shape[-2] != values.shape[-2]:
-    raise ValueError(
-      f"keys and values must have the same length, got keys {keys.shape}, values {values.shape}"
-    )
-
-
-def check_dtypes(**arrays: jax.Array) -> None:
-  """Raises ValueError unless the named arrays have the same floating-point dtype."""
-  *first, last = arrays
-  names = f"{', '.join(first)} and {last}"
-  got = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items())
-  if not all(jnp.issubdtype(array.dtype, jnp.floating) for array in arrays.values()):
-    raise ValueError(f"{names} must be floating-point, got {got}")
-  if len({array.dtype for array in arrays.values()}) > 1:
-    raise ValueError(f"{names} must have one dtype, got {got}")
-
-
-def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
-  """Returns a hint for an error about heads that do not broadcast."""
-  if min(queries.ndim, keys.ndim, values.ndim) < 4:
-    return ""
-  (before, last), (keys_before, keys_last) = (array.shape[-3:-1] for array in (queries, keys))
-  if before == keys_before or 1 in (before, keys_before) or keys_before != values.shape[-3]:
-    return ""  # other axes do not broadcast
-  hint = ""
-  if keys_before and before % keys_before == 0:
-    hint += f"; for {before} query heads and {keys_before} key heads, use attend_heads"
-  if last == keys_last:
-    hint += f"; {LAYOUT}"
-  return hint
+  mask: Mask | Array | None
+  bias: BiasLike | None
+  dropout_rate: jax.Array | float
+  dropout_rng: jax.Array | None
+  normalizer: Normalizer | None
+  return_weights: bool
+  return_logsumexp: bool
+  implementation: str
+  block_sizes: tuple[int, int] | None
 
 
 def check_options(
   score: Score,
   *,
-  mask: Mask | Array | None,
-  bias: BiasLike | None,
-  dropout_rate: jax.Array | float,
-  dropout_rng: jax.Array | None,
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  dropout_rate: jax.Array | float = 0.0,
+  dropout_rng: jax.Array | None = None,
   normalizer: Normalizer | None = None,
   return_weights: bool = False,
   return_logsumexp: bool = False,

@@ -143,18 +143,39 @@ def _as_numpy(number: Any) -> np.ndarray:
     return np.asarray(np.inf if number > 0 else -np.inf)
 
 
+_AXES = {
+  "queries": "[... T H]",
+  "keys": "[... S H]",
+  "values": "[... S D]",
+  "inputs_q": "[... T D]",
+  "inputs_kv": "[... S D]",
+}
+
+
+def check_vectors(**arrays: Any) -> list[jax.Array]:
+  """Returns named arrays of vectors, or raises ValueError unless they have the axes of `_AXES` and one dtype.
+
+  The score checks the widths.
+  """
+  vectors = {name: as_array(name, array) for name, array in arrays.items()}
+  for name, array in vectors.items():
+    check_rank(name, array, _AXES[name])
+  *first, last = vectors
+  names = f"{', '.join(first)} and {last}"
+  got = ", ".join(f"{name} {array.dtype}" for name, array in vectors.items())
+  if not all(jnp.issubdtype(array.dtype, jnp.floating) for array in vectors.values()):
+    raise ValueError(f"{names} must be floating-point, got {got}")
+  if len({array.dtype for array in vectors.values()}) > 1:
+    raise ValueError(f"{names} must have one dtype, got {got}")
+  if "values" in vectors and vectors["keys"].shape[-2] != vectors["values"].shape[-2]:
+    got = f"keys {vectors['keys'].shape}, values {vectors['values'].shape}"
+    raise ValueError(f"keys and values must have the same length, got {got}")
+  return list(vectors.values())
+
+
 def floating(**arrays: jax.Array) -> list[jax.Array]:
-  """Returns two named arrays of vectors in at least float32, or raises ValueError."""
-  arrays = {name: as_array(name, array) for name, array in arrays.items()}
-  for (name, array), axes in zip(arrays.items(), ("[... T H]", "[... S H]"), strict=True):
-    check_rank(name, array, axes)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-      raise ValueError(f"{name} must be floating-point, got {array.dtype}")
-  dtypes = {array.dtype for array in arrays.values()}
-  if len(dtypes) > 1:
-    got = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items())
-    raise ValueError(f"{' and '.join(arrays)} must have one dtype, got {got}")
-  return [array.astype(compute_dtype(array.dtype)) for array in arrays.values()]
+  """Returns named arrays of vectors in at least float32; see `check_vectors`."""
+  return [array.astype(compute_dtype(array.dtype)) for array in check_vectors(**arrays)]
 
 
 def check_width(name: str, array: jax.Array, width: int, allowed: str) -> None:

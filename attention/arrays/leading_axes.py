@@ -43,6 +43,9 @@ class IndexBatch(NamedTuple):
     return function
 
 
+ONE_INDEX = IndexBatch()
+
+
 def map_leading_axes(
   function: Callable[[list[jax.Array]], Any],
   arrays: list[jax.Array],
@@ -69,6 +72,7 @@ def map_index_batches(
   ranks: list[int],
   leading: tuple[int, ...],
   per_step: int | None = None,
+  batch: IndexBatch = ONE_INDEX,
 ) -> Any:
   """Applies a function to a few indices of the leading axes of arrays at a time, and stacks the results.
 
@@ -82,22 +86,13 @@ def map_index_batches(
     leading: sizes of the leading axes of the results.
     per_step: number of indices to compute together. None: all, so that leading axes may be sharded over
       devices.
+    batch: indices of outer axes that are computed together. Arrays that differ between them have these axes
+      first.
   """
-  arrays = [with_rank(array, len(leading) + rank) for array, rank in zip(arrays, ranks, strict=True)]
-  return _map_axes(function, arrays, ranks, leading, per_step, IndexBatch())
-
-
-def _map_axes(
-  function: Callable[[list[jax.Array], IndexBatch], Any],
-  arrays: list[jax.Array],
-  ranks: list[int],
-  leading: tuple[int, ...],
-  per_step: int | None,
-  batch: IndexBatch,
-) -> Any:
-  """Does `map_index_batches` for arrays with the leading axes of the batch before `leading`."""
   if not leading:
     return function(arrays, batch)
+  if not batch.sizes:
+    arrays = [with_rank(array, len(leading) + rank) for array, rank in zip(arrays, ranks, strict=True)]
   starts = [array.ndim - rank - len(leading) for array, rank in zip(arrays, ranks, strict=True)]
 
   def moves(axis: int) -> list[bool]:
@@ -114,10 +109,9 @@ def _map_axes(
   ]
 
   def inner(arrays: list[jax.Array], together: int | None) -> Any:
-    inner_batch = batch
-    if together is not None:
-      inner_batch = IndexBatch((*batch.sizes, together), (*batch.is_batched, is_moving))
-    return _map_axes(function, arrays, ranks, others, per_step, inner_batch)
+    sizes, is_batched = ((), ()) if together is None else ((together,), (is_moving,))
+    larger = IndexBatch((*batch.sizes, *sizes), (*batch.is_batched, *is_batched))
+    return map_index_batches(function, arrays, ranks, others, per_step, larger)
 
   def with_axes(result: jax.Array) -> jax.Array:
     before = result.shape[: len(batch.sizes)]
@@ -131,18 +125,30 @@ def _map_axes(
   elif per_step is None or batch.sizes:
     results = inner(merged, size)
   else:
-    results = _map_slices(inner, merged, is_moving, max(1, per_step // assumed_product(others)))
+    results = map_slices(inner, merged, is_moving, max(1, per_step // assumed_product(others)))
   return jax.tree.map(with_axes, results)
 
 
-def _map_slices(
+def map_slices(
   function: Callable[[list[jax.Array], int | None], Any],
   arrays: list[jax.Array],
   is_moving: list[bool],
   most: int,
 ) -> Any:
-  """Applies a function to at most `most` indices of the first axis of the moving arrays at a time."""
-  size = next(array.shape[0] for array, moving in zip(arrays, is_moving, strict=True) if moving)
+  """Applies a function to a few entries of the first axis of some arrays at a time, and stacks the results.
+
+  Args:
+    function: takes the arrays, and the number of entries; None: one entry, without its axis.
+    arrays: [size ...] if they move along the axis.
+    is_moving: which arrays do; the others are the same for all entries.
+    most: largest number of entries.
+  """
+  moving = [array for array, moves in zip(arrays, is_moving, strict=True) if moves]
+  size, together = moving[0].shape[0], 1
+  if is_known(size):
+    most = max(1, min(size, most))
+    divisor = max(number for number in range(1, most + 1) if size % number == 0)
+    together = divisor if 2 * divisor > most else most  # a remainder is compiled separately
 
   def at_slice(moving: list[jax.Array], together: int | None) -> Any:
     moved = iter(moving)
@@ -150,8 +156,6 @@ def _map_slices(
       [next(moved) if m else array for array, m in zip(arrays, is_moving, strict=True)], together
     )
 
-  moving = [array for array, moves in zip(arrays, is_moving, strict=True) if moves]
-  together = batch_size(size, most)
   if together == 1:
     return jax.lax.map(lambda moving: at_slice(moving, None), moving)
   count = size // together
@@ -165,19 +169,6 @@ def _map_slices(
     return results
   rest = at_slice([array[count * together :] for array in moving], size - count * together)
   return jax.tree.map(lambda *parts: jnp.concatenate(parts), results, rest)
-
-
-def batch_size(count: int, most: int) -> int:
-  """Returns how many of `count` items to compute together, at most `most`; a remainder is compiled alone.
-
-  >>> batch_size(12, 5), batch_size(97, 64)
-  (4, 64)
-  """
-  if not is_known(count):
-    return 1
-  most = max(1, min(count, most))
-  divisor = max(size for size in range(1, most + 1) if count % size == 0)
-  return divisor if 2 * divisor > most else most
 
 
 def all_indices(leading: tuple[int, ...]) -> jax.Array:
@@ -201,21 +192,6 @@ def select_index(array: jax.Array, index: jax.Array | None, rank: int = 2) -> ja
   leading, shape = array.shape[:count], array.shape[count:]
   starts = [index[i - count] if size != 1 else 0 for i, size in enumerate(leading)]
   return jax.lax.dynamic_slice(array, (*starts, *[0] * rank), (*[1] * count, *shape)).reshape(shape)
-
-
-def map_chunked(function: Callable[[Any], Any], items: Any, per_step: int = 1) -> Any:
-  """Maps a function over the first axis and stacks the results.
-
-  Args:
-    function: takes an item.
-    items: a pytree of arrays [count ...].
-    per_step: number of items to compute together.
-  """
-  count = jax.tree.leaves(items)[0].shape[0]
-  together = batch_size(count, per_step)
-  if together == count:
-    return jax.vmap(function)(items)
-  return jax.lax.map(function, items, batch_size=together if together > 1 else None)
 
 
 @jax.custom_batching.custom_vmap

@@ -75,6 +75,21 @@ def axes_lacking(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
   return count if shape and broadcasts_to(with_ones, target) else 0
 
 
+def heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
+  """Returns a hint for an error about heads that do not broadcast."""
+  if min(queries.ndim, keys.ndim, values.ndim) < 4:
+    return ""
+  (before, last), (keys_before, keys_last) = (array.shape[-3:-1] for array in (queries, keys))
+  if before == keys_before or 1 in (before, keys_before) or keys_before != values.shape[-3]:
+    return ""  # other axes do not broadcast
+  hint = ""
+  if keys_before and before % keys_before == 0:
+    hint += f"; for {before} query heads and {keys_before} key heads, use attend_heads"
+  if last == keys_last:
+    hint += f"; {LAYOUT}"
+  return hint
+
+
 def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None:
   """Raises ValueError unless the shape of a mask or bias broadcasts to the scores [... T S]."""
   if not broadcasts_to(got, shape):

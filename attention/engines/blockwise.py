@@ -33,7 +33,7 @@ from attention.arrays.masking import (
 from attention.arrays.named_axes import first_index, has_user_code
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.dense import AttentionOutput, dense
-from attention.engines.inputs import Inputs, whole
+from attention.engines.inputs import Inputs
 from attention.engines.loops import fold_tiles
 from attention.engines.normalized import normalized_attention
 from attention.engines.plan import Plan, make_plan
@@ -235,7 +235,6 @@ def _split(arrays: list[jax.Array], count: int) -> tuple[list[jax.Array], list[j
 
 def _check_closures(inputs: Inputs) -> None:
   """Raises ValueError if a score, mask or bias closes over a traced array, which would get no gradient."""
-  inputs = dataclasses.replace(inputs, t=whole(1), s=whole(1))  # any positions
   jaxpr = jax.make_jaxpr(lambda inputs: first_index(inputs).scores_and_allowed())(inputs)
   if any(isinstance(c, jax.core.Tracer) and jnp.issubdtype(c.dtype, jnp.floating) for c in jaxpr.consts):
     raise ValueError(

@@ -75,7 +75,7 @@ def dense_at_index(inputs: Inputs) -> AttentionOutput:
       share, added = normalizer.share(logsumexp)
       weights, logsumexp = weights * share, logsumexp + added
   else:
-    tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, inputs.pair_positions())
+    tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
     weights, logsumexp = pair_weights(normalizer, tile, normalizer.row_state(one_tile(tile))), row_max
   row_max = mark_rows(row_max, inputs.nonfinite_queries)
   context = jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)

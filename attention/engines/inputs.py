@@ -17,9 +17,9 @@ from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes, select_index
 from attention.arrays.masking import any_nonfinite, finite, is_minus_infinity
 from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
-from attention.arrays.shapes import broadcast_leading, is_known, with_rank
+from attention.arrays.shapes import broadcast_leading, heads_hint, with_rank
 from attention.engines.dropout import Dropout
-from attention.engines.rule_checks import check_rules, leading_axes
+from attention.engines.rule_checks import check_rules
 from attention.masks import Mask
 from attention.scores.base import Score
 
@@ -48,27 +48,6 @@ class Options(NamedAxes):
   index: Any = None
 
 
-class Positions(NamedTuple):
-  """The positions of consecutive queries or keys.
-
-  Attributes:
-    first: the first position of each block, [I].
-    last: the last position of the sequence, which positions beyond it repeat, [1]; or [I].
-  """
-
-  first: Any
-  last: Any
-
-  def ends(self, size: int, shape: tuple[int, int]) -> Any:
-    """Returns the first and the last position of blocks of some size, as arrays of a shape."""
-    minimum = np.minimum if isinstance(self.last, np.ndarray) else jnp.minimum
-    return self.first.reshape(shape), minimum(self.first + size - 1, self.last).reshape(shape)
-
-  def array(self, length: int) -> jax.Array:
-    """Returns the positions, integers [length]."""
-    return jnp.minimum(self.first + jnp.arange(length), self.last)
-
-
 class Settings(NamedTuple):
   """How `attend` computes, and what it returns. All are static: they determine the compiled program."""
 
@@ -92,8 +71,8 @@ class Inputs(NamedAxes):
     queries: [... T H], or query features, a pytree of arrays [... T X].
     keys: [... S H], or key features, a pytree of arrays [... S X].
     values: [... S D].
-    t: positions of the queries, integers [I] for I blocks of consecutive queries.
-    s: positions of the keys, integers [J].
+    t: query positions, integers [T], consecutive in each tile; the last tile repeats the last position.
+    s: key positions [S], like t.
     nonfinite_queries: which queries or query features are not finite, booleans [... T].
     nonfinite_keys: which keys, key features or values are not finite, booleans [... S].
     has_padding: whether the last block may end with copies of the last key, which are masked.
@@ -105,15 +84,15 @@ class Inputs(NamedAxes):
     "values": "SD",
     "nonfinite_queries": "T",
     "nonfinite_keys": "S",
-    "t": "I",
-    "s": "J",
+    "t": "T",
+    "s": "S",
   }
   options: Options
   queries: Any
   keys: Any
   values: jax.Array
-  t: Positions
-  s: Positions
+  t: jax.Array
+  s: jax.Array
   nonfinite_queries: Any = None
   nonfinite_keys: Any = None
   has_padding: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -138,16 +117,10 @@ class Inputs(NamedAxes):
     queries, keys, values = finite((self.queries, self.keys, self.values))
     return dataclasses.replace(self, queries=queries, keys=keys, values=values)
 
-  def pair_positions(self) -> tuple[jax.Array, jax.Array]:
-    """Returns the positions of the queries, [T 1], and of the keys, [1 S]."""
-    T, S = self.nonfinite_queries.shape[-1], self.values.shape[-2]
-    return self.t.array(T)[:, None], self.s.array(S)[None, :]
-
   def scores_and_allowed(self) -> tuple[jax.Array, jax.Array | None]:
     """Returns the scores [T S] of one index, and which pairs may attend (None: all)."""
-    options, dtype = self.options, self.values.dtype
-    t, s = self.pair_positions()
-    pairs = t.shape[0], s.shape[1]
+    options, t, s = self.options, self.t[:, None], self.s[None, :]
+    pairs, dtype = (t.shape[0], s.shape[1]), self.values.dtype
     scores = _scores(options.score, "scores", pairs, self.queries, self.keys).astype(dtype)
     allowed = None
     if options.bias is not None:
@@ -158,8 +131,8 @@ class Inputs(NamedAxes):
       scores += jnp.where(allowed, terms, 0)
     scores = _scores(options.score, "score_mod", pairs, scores, t, s)
     if self.has_padding:
-      is_key = (jnp.arange(pairs[1]) <= self.s.last - self.s.first)[None, :]
-      allowed = jnp.broadcast_to(is_key, pairs) if allowed is None else allowed & is_key
+      is_new = jnp.concatenate([jnp.ones(1, bool), self.s[1:] != self.s[:-1]])[None, :]
+      allowed = jnp.broadcast_to(is_new, pairs) if allowed is None else allowed & is_new
     if options.mask is not None:
       tile = jnp.broadcast_to(select_index(options.mask.tile(t, s), options.index), pairs)
       allowed = tile if allowed is None else allowed & tile
@@ -168,7 +141,7 @@ class Inputs(NamedAxes):
   def drop(self, weights: jax.Array) -> jax.Array:
     """Applies dropout to the weights [T S]."""
     dropout = self.options.dropout
-    return weights if dropout is None else dropout.drop(weights, *self.pair_positions())
+    return weights if dropout is None else dropout.drop(weights, self.t[:, None], self.s[None, :])
 
 
 def _check_terms(terms: Any) -> None:
@@ -215,7 +188,7 @@ def prepare(
   keys: jax.Array,
   values: jax.Array,
   options: Options,
-  positions: tuple[Positions, Positions] | None = None,
+  positions: tuple[jax.Array, jax.Array] | None = None,
   length: int | None = None,
 ) -> tuple[Inputs, tuple[int, ...]]:
   """Returns the inputs, before their features are computed, and the shape [... T S] of their scores.
@@ -225,7 +198,7 @@ def prepare(
     keys: [... S H].
     values: [... S D].
     options: the validated options.
-    positions: positions of the queries and keys, if they are a shard of longer sequences.
+    positions: positions of the queries [T] and keys [S], if they are a shard of longer sequences.
     length: number of queries of the whole sequence, with `positions`.
 
   Raises:
@@ -240,21 +213,16 @@ def prepare(
 
   score, normalizer = jax.tree.map(as_dtype, (options.score, options.normalizer))
   options = dataclasses.replace(options, score=score, normalizer=normalizer)
-  leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
-  shape = (*leading_axes(score, leading), T, S)
-  options = check_rules(options, shape)
+  try:
+    leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
+  except ValueError as error:
+    raise ValueError(f"{error}{heads_hint(queries, keys, values)}") from None
+  options, shape = check_rules(options, leading, T, S)
   if options.dropout is not None:
     dropout = options.dropout.of_rows(shape[:-2], T if length is None else length)
     options = dataclasses.replace(options, dropout=dropout)
-  t, s = positions or (whole(T), whole(S))
+  t, s = (jnp.arange(T), jnp.arange(S)) if positions is None else positions
   return Inputs(options, queries, keys, values, t, s), shape
-
-
-def whole(length: int) -> Positions:
-  """Returns the positions of a whole sequence."""
-  return Positions(
-    np.zeros(1, int), np.full(1, length - 1) if is_known(length) else jnp.asarray(length - 1)[None]
-  )
 
 
 def _features(

@@ -1,8 +1,7 @@
 """Loops over leading axes, blocks of queries, blocks of keys, and devices.
 
 The loops cut a list of arrays, with axis letters for each (see `NamedAxes`): along "T" an array has an entry
-for each query, along "S" for each key, along "I" for each block of queries, along "J" for each block of keys.
-An array without these axes is the same for all tiles.
+for each query, along "S" for each key. An array without these axes is the same for all tiles.
 """
 
 import functools
@@ -13,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.leading_axes import (
+  ONE_INDEX,
   IndexBatch,
-  map_chunked,
   map_index_batches,
+  map_slices,
   rematerialized,
   unvmap_any,
 )
@@ -56,7 +56,7 @@ def fold_tiles(
       first = None if plan.keys.count == 1 else initial(*batch.sizes, plan.queries.size)
       carry = fold_key_blocks(plan, batch.vmap(step), first, arrays, letters, batch)
       # While the block is in the cache.
-      return batch.vmap(finish, [int(has_keys(axes)) for axes in letters])(carry, arrays)
+      return batch.vmap(finish, [int("S" in axes) for axes in letters])(carry, arrays)
 
     return over_query_blocks(plan, from_initial, arrays, letters, clean)
 
@@ -104,38 +104,35 @@ def over_query_blocks(
 
   def at_indices(batch: IndexBatch, arrays: Arrays) -> Tree:
     arrays = plan.clean(arrays) if clean is None else clean(arrays)
-    pairs = zip(arrays, letters, strict=True)
-    blocks = [query_blocks(plan, array, axes) for array, axes in pairs]
-    if plan.windows is None:  # the blocks of keys are the same for all queries
-      blocks = key_blocks(plan, blocks, letters, of_queries=True)
     has_windows = plan.windows is not None
-    has_queries = ["T" in axes or "I" in axes or ("S" in axes and has_windows) for axes in letters]
-    per_block = [array if is_cut else None for array, is_cut in zip(blocks, has_queries, strict=True)]
+    has_queries = ["T" in axes or ("S" in axes and has_windows) for axes in letters]
+    blocks = []
+    for array, axes in zip(arrays, letters, strict=True):
+      block = split(array, axes.find("T") - len(axes), plan.queries) if "T" in axes else array
+      if "S" in axes and plan.windows is not None:
+        size = plan.keys.length
+        block = windows_of(block, axes.find("S") - len(axes), plan.windows, size, of_blocks="T" in axes)
+      blocks.append(block)
+    if not has_windows:  # the blocks of keys are the same for all queries
+      blocks = key_blocks(plan, blocks, letters, of_queries=True)
 
-    @rematerialized
-    def at_block(cut: list[jax.Array | None]) -> Tree:
-      chosen = choose(cut, blocks)
-      return function(chosen if plan.windows is None else key_blocks(plan, chosen, letters), batch)
+    @functools.partial(rematerialized, static_argnums=1)
+    def at_blocks(arrays: Arrays, count: int | None) -> Tree:
+      several = batch
+      if count is not None:
+        several = IndexBatch((count, *batch.sizes), (has_queries, *batch.is_batched))
+      return function(key_blocks(plan, arrays, letters) if has_windows else arrays, several)
 
     if plan.queries.count == 1:
-      return at_block([None if array is None else array[0] for array in per_block])
-    stacked = map_chunked(at_block, per_block, plan.query_blocks_per_step)
+      first = [array[0] if is_cut else array for array, is_cut in zip(blocks, has_queries, strict=True)]
+      return at_blocks(first, None)
+    stacked = map_slices(at_blocks, blocks, has_queries, plan.query_blocks_per_step)
     return jax.tree.map(lambda array: join(array, -2, plan.queries), stacked)
 
   # The loop over leading axes is inside the differentiation rule, since JAX's derivative of it would store
   # arrays that broadcast once per index.
   with jax.default_matmul_precision(plan.precision):
     return map_index_batches(at_batch, arrays, list(map(len, letters)), plan.leading, plan.per_step)
-
-
-def query_blocks(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
-  """Returns an array as blocks of queries, [I *], each with its window of keys if the plan has windows."""
-  t, s = axes.find("T") - len(axes), axes.find("S") - len(axes)
-  if "T" in axes:
-    array = split(array, t, plan.queries)
-  if "S" in axes and plan.windows is not None:
-    array = windows_of(array, s, plan.windows, plan.keys.length, of_blocks="T" in axes)
-  return array
 
 
 def key_blocks(plan: Plan, arrays: Arrays, letters: list[str], *, of_queries: bool = False) -> Arrays:
@@ -172,7 +169,7 @@ def fold_key_blocks(
   initial: Any,
   arrays: Arrays,
   letters: list[str],
-  batch: IndexBatch | None = None,
+  batch: IndexBatch = ONE_INDEX,
   reverse: bool = False,
 ) -> Any:
   """Passes over the tiles of a block of queries, skipping empty tiles, and returns the last carry.
@@ -184,7 +181,7 @@ def fold_key_blocks(
     arrays: of a block of queries, with J blocks of keys: [J *], transposed by `turn`, where the letters have
       an "S".
     letters: their axis letters.
-    batch: the indices of the leading axes that the arrays have. None: one index.
+    batch: the indices of the leading axes that the arrays have.
     reverse: whether the last tile comes first.
   """
 
@@ -204,7 +201,7 @@ def fold_key_blocks(
     any_nonempty = unvmap_any(is_nonempty)
     return jax.lax.cond(any_nonempty, rematerialized(at_tile), lambda carry, cut: carry, carry, cut), None
 
-  cut = [array if has_keys(axes) else None for array, axes in zip(arrays, letters, strict=True)]
+  cut = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
   if plan.keys.count == 1:
     return step(initial, tile_of([None if array is None else array[0] for array in cut]))
   is_nonempty = None
@@ -214,8 +211,7 @@ def fold_key_blocks(
       turned = [turn(plan, array, axes) for array, axes in zip(arrays, plan.letters, strict=False)]
       return nonempty_keys(plan.inputs(turned), plan)
 
-    batch = batch or IndexBatch()
-    is_nonempty = batch.vmap(nonempty, [int(has_keys(axes)) for axes in letters])(None, arrays)
+    is_nonempty = batch.vmap(nonempty, [int("S" in axes) for axes in letters])(None, arrays)
     is_nonempty = jnp.any(is_nonempty, axis=tuple(range(len(batch.sizes))))
   return jax.lax.scan(at_block, match_vma(initial, arrays), (cut, is_nonempty), reverse=reverse)[0]
 
@@ -244,7 +240,7 @@ def ring_scan(
   """
   axis_name: Any = plan.axis_name
   count = jax.lax.axis_size(axis_name)
-  keys = [array if has_keys(axes) else None for array, axes in zip(arrays, letters, strict=True)]
+  keys = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
 
   def receive_from(distance: int, keys: Any) -> Any:
     routes = [(source, (source + distance) % count) for source in range(count)]
@@ -259,11 +255,6 @@ def ring_scan(
     return at_distance(carry, distance, arrays, keys), None
 
   return jax.lax.scan(step, match_vma(initial, arrays), jnp.arange(count))[0]
-
-
-def has_keys(axes: str) -> bool:
-  """Returns whether an array differs between blocks of keys."""
-  return "S" in axes or "J" in axes
 
 
 def choose(cut: list[jax.Array | None], arrays: Arrays) -> Arrays:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from attention.arrays.leading_axes import IndexBatch
 from attention.arrays.masking import finish_rows, levels, mark_rows
 from attention.engines.inputs import Inputs
-from attention.engines.loops import Arrays, fold_key_blocks, has_keys, over_query_blocks
+from attention.engines.loops import Arrays, fold_key_blocks, over_query_blocks
 from attention.engines.plan import Plan
 from attention.normalizers.base import pair_weights
 from attention.normalizers.rows import ScoreRows, ScoreTile, score_tile
@@ -50,7 +50,7 @@ def normalized_attention(plan: Plan, leaves: Arrays) -> jax.Array:
 
 def at_each_index(plan: Plan, function: Callable[[Arrays], Tree]) -> Callable[[Arrays, IndexBatch], Tree]:
   """Returns a function for `over_query_blocks` from a function of one index of the leading axes."""
-  axes = [int(has_keys(letters)) for letters in plan.letters]
+  axes = [int("S" in letters) for letters in plan.letters]
 
   def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
     return batch.vmap(lambda _, arrays: function(arrays), axes)(None, arrays)
@@ -62,7 +62,7 @@ def block_rows(plan: Plan, arrays: Arrays) -> ScoreRows:
   """Returns the scores of a block of queries and all its keys."""
   inputs, T, S = plan.inputs(arrays), plan.queries.size, plan.keys.size
   shapes: Any = (T, S), (T, S), (T, 1), (1, S)
-  dtypes = inputs.values.dtype, bool, jnp.result_type(int), jnp.result_type(int)
+  dtypes = inputs.values.dtype, bool, inputs.t.dtype, inputs.s.dtype
 
   def fold(arrays: Arrays, update: Callable[[Tree, ScoreTile], Tree], initial: Tree) -> Tree:
     return fold_rows(plan, arrays, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
@@ -91,7 +91,7 @@ def fold_rows(
   def step(carry: Tree, leaves: Arrays) -> Tree:
     inputs = plan.inputs(leaves)
     scores, allowed = inputs.scores_and_allowed()
-    tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, inputs.pair_positions())
+    tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
     return update(carry, tile, row_max, inputs)
 
   return fold_key_blocks(plan, step, initial, arrays, plan.letters, reverse=reverse)

@@ -12,7 +12,7 @@ from attention.arrays import device, sharding
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
-from attention.engines.inputs import Inputs, Positions, whole
+from attention.engines.inputs import Inputs
 from attention.masks import Mask
 
 # Number of pairs that are computed together. On CPUs, enough for matrix products at full speed. On
@@ -55,33 +55,13 @@ def even_blocks(length: int, max_size: int, num_parts: int = 1) -> Blocks:
   return Blocks(length, count, math.ceil(length / count))
 
 
-def block_positions(
-  positions: Positions, blocks: Blocks, starts: Any = 0, *, is_ring: bool = False
-) -> Positions:
-  """Returns the positions of each block, [count].
-
-  Args:
-    positions: of the whole sequence, [P] for P parts of equal length.
-    blocks: blocks of the sequence, or of one window.
-    starts: the start of each window, [I 1] for results [I count].
-    is_ring: whether the last position moves between devices with the keys. Otherwise there is a single one.
-  """
-  arange = np.arange if is_known(blocks.count) else jnp.arange
-  offsets = starts + arange(blocks.count) * blocks.size
-  if not is_ring:
-    return Positions(positions.first + offsets, positions.last)
-  part, offsets = np.divmod(offsets, blocks.length // positions.first.shape[0])
-  return Positions(positions.first[part] + offsets, positions.last[part])
-
-
 @dataclasses.dataclass(frozen=True, eq=False)  # treedefs of different classes may compare equal in JAX
 class Plan:
   """How attention is cut into tiles.
 
   Attributes:
     structure: tree structure of the Inputs, whose leaves are cut.
-    letters: axis letters of each leaf, from `leaf_axes`, but "-" for axes along which the leaf broadcasts,
-      and "IJ" for the positions of the keys in windows.
+    letters: axis letters of each leaf, from `leaf_axes`, but "-" for "T" or "S" where the leaf broadcasts.
     leading: leading axes.
     per_step: number of indices of the leading axes to compute together; None: all.
     queries: blocks of queries.
@@ -149,23 +129,17 @@ def make_plan(
   if skips_tiles and starts is None and axis_name is None and is_known(T) and is_known(S):
     tiles = known_tiles(mask, T, S, queries, keys)  # type: ignore[arg-type]
     skips_tiles = tiles is None or not tiles.all()
-  offsets = 0 if starts is None else np.array(starts)[:, None]
-  inputs = dataclasses.replace(
-    inputs,
-    t=block_positions(inputs.t, queries, is_ring=axis_name is not None),
-    s=block_positions(inputs.s, keys, offsets, is_ring=axis_name is not None),
-    has_padding=keys.padding != 0,
-  )
+  if keys.padding != 0:
+    inputs = dataclasses.replace(inputs, has_padding=True)
   # On a CPU, query blocks are computed one at a time, so that each can skip its empty tiles.
   pairs = assumed_product((together, queries.size, keys.size))
   blocks_per_step = 1 if is_cpu else max(1, PAIRS_IN_PARALLEL // pairs)
   pairs *= min(blocks_per_step, assumed(queries.count))
   most_pairs = PAIRS_ON_CPU if is_cpu else PAIRS_IN_PARALLEL
   leaves, structure = jax.tree.flatten(inputs)
-  lengths = {"T": T, "S": S, "I": queries.count, "J": keys.count}
   plan = Plan(
     structure=structure,
-    letters=[_cut_axes(leaf, axes, lengths) for leaf, axes in zip(leaves, leaf_axes(inputs), strict=True)],
+    letters=[_cut_axes(leaf, axes, T, S) for leaf, axes in zip(leaves, leaf_axes(inputs), strict=True)],
     leading=tuple(leading),
     per_step=None if may_be_sharded else max(1, round(most_pairs / pairs)),
     queries=queries,
@@ -202,10 +176,10 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
 
-def _cut_axes(leaf: Any, letters: str, lengths: dict[str, int]) -> str:
-  """Returns axis letters with "-" for each axis of the given lengths along which the leaf broadcasts."""
-  letters = "IJ" if letters == "J" and np.ndim(leaf) == 2 else letters  # positions of the keys in windows
+def _cut_axes(leaf: Any, letters: str, T: int, S: int) -> str:
+  """Returns axis letters with "-" for each "T" or "S" along which the leaf broadcasts."""
   sizes = zip(letters, np.shape(leaf)[np.ndim(leaf) - len(letters) :], strict=True)
+  lengths = {"T": T, "S": S}
   return "".join(letter if size == lengths.get(letter, size) else "-" for letter, size in sizes)
 
 
@@ -225,9 +199,8 @@ def nonempty_keys(inputs: Inputs, plan: Plan) -> jax.Array:
   leaves, structure = jax.tree.flatten(inputs.options.mask)
   pairs = zip(leaves, leaf_axes(inputs.options.mask), strict=True)
   mask: Any = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
-  is_any = mask.block_summary(
-    inputs.t.ends(plan.queries.size, (-1, 1)), inputs.s.ends(plan.keys.size, (1, -1))
-  ).any
+  t, s = inputs.t[None], inputs.s  # [1 T] and [J S]
+  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
   return jnp.broadcast_to(is_any, (1, plan.keys.count))[0]
 
 
@@ -260,9 +233,8 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
 
   pairs = zip(leaves, letters, strict=True)
   mask = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
-  t = block_positions(whole(T), queries).ends(queries.size, (-1, 1))
-  s = block_positions(whole(S), keys).ends(keys.size, (1, -1))
-  is_any = mask.block_summary(t, s).any
+  t, s = with_blocks(np.arange(T), "T")[:, 0], with_blocks(np.arange(S), "S")[0]
+  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
   if isinstance(is_any, jax.core.Tracer):
     return None
   return np.broadcast_to(np.asarray(is_any), (queries.count, keys.count))

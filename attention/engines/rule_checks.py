@@ -9,76 +9,63 @@ import numpy as np
 
 from attention.arrays.leading_axes import all_indices
 from attention.arrays.named_axes import has_user_code, leaf_axes
-from attention.arrays.shapes import broadcasts_to, check_pairs
+from attention.arrays.shapes import check_pairs
 from attention.masks.base import one_pair_of
 
 
-def check_rules(options: Any, shape: tuple[int, ...]) -> Any:
-  """Returns the options, with the `index` that functions with leading axes need.
+def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple[Any, tuple[int, ...]]:
+  """Returns the options, with the `index` that functions with leading axes need, and the shape of the scores.
+
+  The leading axes of the scores are those of the vectors, broadcast with those of the score's arrays.
 
   Args:
     options: `Options`.
-    shape: of the scores, [... T S].
+    leading: leading axes of queries, keys and values.
+    T: number of queries.
+    S: number of keys.
 
   Raises:
-    ValueError: if an array of the score, mask, bias or normalizer does not broadcast to the shape.
+    ValueError: if an array of the score, mask, bias or normalizer does not broadcast to the scores [... T S].
   """
-  _check_axes(options.score, shape)
-  _check_axes(options.normalizer, shape)
-  T, S = shape[-2:]
-  has_leading_axes = False
-  for name, rule in (("mask", options.mask), ("bias", options.bias)):
-    if rule is None:
-      continue
-    for leaf, letters in zip(jax.tree.leaves(rule), leaf_axes(rule), strict=True):
-      if letters == "TS":
-        check_pairs(name, np.shape(leaf), shape)
-    if options.index is not None:  # has been checked
-      continue
-    if name == "mask":
-      check_pairs(name, rule.full_shape(T, S), shape)
-    else:
-      _check_axes(rule, shape)
-    if has_user_code(rule):
-      pair = jax.eval_shape(lambda rule=rule: one_pair_of(rule))
-      if pair.ndim > 2:
-        has_leading_axes = True
-        check_pairs(name, (*pair.shape[:-2], T, S), shape)
-  return dataclasses.replace(options, index=all_indices(shape[:-2])) if has_leading_axes else options
-
-
-def leading_axes(score: Any, leading: tuple[int, ...]) -> tuple[int, ...]:
-  """Returns the leading axes of the scores: those of the queries, keys and values, and of the score's arrays.
-
-  Raises:
-    ValueError: if they do not broadcast, or an array has axes of size 1 for T and S after its leading axes.
-  """
-  result = leading
-  for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(score), leaf_axes(score), strict=True):
+  for (path, leaf), letters in zip(
+    jax.tree_util.tree_leaves_with_path(options.score), leaf_axes(options.score), strict=True
+  ):
     own = np.shape(leaf)[: np.ndim(leaf) - len(letters)]
-    name = f"{type(score).__name__}{jax.tree_util.keystr(path)}"
+    name = f"{type(options.score).__name__}{jax.tree_util.keystr(path)}"
     if not letters and len(own) > max(len(leading), 1) and own[-2:] == (1, 1):
       raise ValueError(
         f"{name} must be a number or an array of leading axes, such as [N] for heads, without axes T and S, "
         f"got shape {own}"
       )
     try:
-      result = jnp.broadcast_shapes(result, own)
+      leading = jnp.broadcast_shapes(leading, own)
     except ValueError:
       raise ValueError(
         f"the leading axes of {name} must broadcast with {leading}, those of queries, keys and values, "
         f"got shape {np.shape(leaf)}"
       ) from None
-  return result
-
-
-def _check_axes(tree: Any, shape: tuple[int, ...]) -> None:
-  """Raises ValueError unless the arrays of a rule broadcast to scores of a shape [... T S]."""
-  sizes = {"T": shape[-2], "S": shape[-1]}
-  for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(tree), leaf_axes(tree), strict=True):
-    got = np.shape(leaf)
-    trailing = zip(letters, got[len(got) - len(letters) :], strict=True)
-    allowed = (*shape[:-2], *(sizes.get(letter, size) for letter, size in trailing))
-    if not broadcasts_to(got, allowed):
-      name = f"{type(tree).__name__}{jax.tree_util.keystr(path)}"
+  shape, sizes = (*leading, T, S), {"T": T, "S": S}
+  for field in ("score", "normalizer", "mask", "bias"):
+    rule = getattr(options, field)
+    for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(rule), leaf_axes(rule), strict=True):
+      got = np.shape(leaf)
+      own = got[: len(got) - len(letters)]
+      trailing = tuple(sizes.get(letter, size) for letter, size in zip(letters, got[len(own) :], strict=True))
+      allowed = (*leading, *trailing)
+      fits = zip(got, allowed[len(allowed) - len(got) :], strict=False)
+      if len(own) <= len(leading) and all(size in (1, most) for size, most in fits):
+        continue
+      if field in ("mask", "bias") and letters == "TS":
+        check_pairs(field, got, shape)
+      if field == "mask":
+        check_pairs(field, rule.full_shape(T, S), shape)
+      name = f"{type(rule).__name__}{jax.tree_util.keystr(path)}"
       raise ValueError(f"{name} must be broadcastable to {allowed}, got shape {got}")
+  if options.index is None:  # otherwise, functions have been checked
+    for field, rule in (("mask", options.mask), ("bias", options.bias)):
+      if has_user_code(rule):
+        pair = jax.eval_shape(lambda rule=rule: one_pair_of(rule))
+        if pair.ndim > 2:
+          check_pairs(field, (*pair.shape[:-2], T, S), shape)
+          options = dataclasses.replace(options, index=all_indices(leading))
+  return options, shape

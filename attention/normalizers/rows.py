@@ -95,11 +95,12 @@ def score_tile(
   Args:
     scores: [T S].
     allowed, nonfinite_keys: see `masked_scores`.
-    positions: of the queries [T 1] and keys [1 S].
+    positions: of the queries [T] and keys [S].
   """
   scores = masked_scores(scores, allowed, nonfinite_keys)
   valid = (scores > levels(scores.dtype).masked) & (scores < levels(scores.dtype).nonfinite)
-  return ScoreTile(jnp.where(valid, scores, 0), valid, *positions), row_maxima(scores)
+  t, s = positions
+  return ScoreTile(jnp.where(valid, scores, 0), valid, t[:, None], s[None, :]), row_maxima(scores)
 
 
 def one_tile(tile: ScoreTile) -> ScoreRows:

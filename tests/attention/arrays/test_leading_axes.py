@@ -51,17 +51,20 @@ def test_branches_survive_vmap():
 
 @pytest.mark.parametrize(
   ("count", "at_once", "steps"),
-  [(12, 1, [12]), (12, 5, [3]), (12, 12, []), (97, 64, [1]), (7, 3, [2]), (7, 0, [7])],
+  [(12, 1, [12]), (12, 5, [3]), (12, 12, []), (97, 64, []), (7, 3, [2]), (7, 0, [7])],
 )
 def test_rows_at_a_time_is_bounded(count, at_once, steps):
   # All groups have the same size if it is more than half of the best size; otherwise there is a remainder.
   items = jnp.asarray(np.random.default_rng(0).normal(size=(count, 3)))
 
-  def map_chunked(items):
-    return leading_axes.map_chunked(lambda item: item * jnp.sum(item), items, at_once)
+  def in_slices(items):
+    def scaled(arrays, count):
+      return arrays[0] * jnp.sum(arrays[0], axis=-1, keepdims=True) * arrays[1]
+
+    return leading_axes.map_slices(scaled, [items, jnp.ones(())], [True, False], at_once)
 
   scans = [
-    equation for equation in jax.make_jaxpr(map_chunked)(items).eqns if equation.primitive.name == "scan"
+    equation for equation in jax.make_jaxpr(in_slices)(items).eqns if equation.primitive.name == "scan"
   ]
   assert [loop.params["length"] for loop in scans] == steps
-  np.testing.assert_allclose(map_chunked(items), items * jnp.sum(items, axis=1, keepdims=True), rtol=1e-5)
+  np.testing.assert_allclose(in_slices(items), items * jnp.sum(items, axis=1, keepdims=True), rtol=1e-5)

@@ -1,13 +1,4 @@
-"""Parameters from PyTorch and from models of Hugging Face, as parameters of the layers of this package.
-
-Each function takes a state: a mapping from names to arrays, such as `module.state_dict()` or
-`safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
-"encoder.layer.0."; others are ignored. Each parameter with the prefix is used or raises a ValueError: here,
-or in a layer whose options leave it out, such as a bias with `use_bias=False`. If only some projections of a
-layer have biases, the others get biases of zero. `t5_attention` leaves the table of biases to
-`t5_bias_table`, and `torch_gru` reads one layer of several. Arrays keep their dtype, but float64 becomes
-float32 unless `jax_enable_x64` is set.
-"""
+"""The functions of this package; see its docstring for the state and the prefix."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import check_number, check_size
+from attention.convert.state import Linear, State, named
 from attention.models.gru import GRUWeights
-
-Linear = tuple[jax.Array, jax.Array | None]  # weight [X D], bias [X] or None
 
 
 def torch_multi_head_attention(
@@ -33,13 +23,13 @@ def torch_multi_head_attention(
   Args:
     state: the state of the module.
     num_heads: number of heads, N.
-    prefix: see above.
+    prefix: see `attention.convert`.
 
   Raises:
     ValueError: if the state is not a mapping to arrays, an array is missing or has an incompatible shape, or
       there are parameters that this package's layer lacks.
   """
-  layer = _State(state, prefix)
+  layer = State(state, prefix)
   params = _attention(_torch_linears(layer), num_heads)
   layer.check_all_read()
   return {"params": params}
@@ -54,12 +44,12 @@ def torch_encoder_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str
   Args:
     state: the state of the module.
     num_heads: number of heads, N.
-    prefix: see above.
+    prefix: see `attention.convert`.
 
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix)
+  layer = State(state, prefix)
   linears = _torch_linears(layer, "self_attn.")
   return _encoder_layer(layer, linears, num_heads, norms=("norm1", "norm2"), hidden="linear1", out="linear2")
 
@@ -73,12 +63,12 @@ def torch_gru(
     state: the state of the module.
     layer: number of the layer.
     reverse: whether to read the backward direction of a bidirectional layer.
-    prefix: see above.
+    prefix: see `attention.convert`.
 
   Raises:
     ValueError: see `torch_multi_head_attention`. Arrays of other layers and directions are ignored.
   """
-  weights = _State(state, prefix)
+  weights = State(state, prefix)
   suffix = f"_l{check_size('layer', layer, least=0)}{'_reverse' if reverse else ''}"
   suffix = "" if suffix == "_l0" and weights.get("weight_ih") is not None else suffix
   H = weights.get_matrix(f"weight_hh{suffix}").shape[1]
@@ -101,12 +91,12 @@ def bert_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
   Args:
     state: the state of the model or of the layer.
     num_heads: number of heads, N.
-    prefix: see above.
+    prefix: see `attention.convert`.
 
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix, needs_biases=True)
+  layer = State(state, prefix, needs_biases=True)
   names = "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"
   norms = "attention.output.LayerNorm", "output.LayerNorm"
   return _encoder_layer(
@@ -123,12 +113,12 @@ def gpt2_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
   Args:
     state: the state of the model or of the block.
     num_heads: number of heads, N.
-    prefix: see above.
+    prefix: see `attention.convert`.
 
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix, needs_biases=True, has_kernels=True)
+  layer = State(state, prefix, needs_biases=True, has_kernels=True)
   out = layer.linear("attn.c_proj")
   D = out[0].shape[0]
   arrays: Any = layer.linear("attn.c_attn", rows=3 * D, columns=D)
@@ -154,12 +144,12 @@ def t5_attention(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") 
   Args:
     state: the state of the model or of the attention.
     num_heads: number of heads, N.
-    prefix: see above.
+    prefix: see `attention.convert`.
 
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix)
+  layer = State(state, prefix)
   params = _attention(map(layer.linear, "qkvo"), num_heads)
   layer.check_all_read("relative_attention_bias.weight")
   return {"params": params}
@@ -167,7 +157,7 @@ def t5_attention(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") 
 
 def t5_bias_table(state: Mapping[str, Any], *, prefix: str = "") -> jax.Array:
   """Returns the table [N R] of `positions.RelativePositionBias` from an attention of T5."""
-  return _State(state, prefix).get_matrix("relative_attention_bias.weight").T
+  return State(state, prefix).get_matrix("relative_attention_bias.weight").T
 
 
 def llama_layer(
@@ -197,13 +187,13 @@ def llama_layer(
     num_heads: number of heads, N.
     num_key_value_heads: number of heads of keys and values. Default: num_heads.
     norm_offset: number that the model adds to the weights of its norms. The state does not show it.
-    prefix: see above.
+    prefix: see `attention.convert`.
 
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
   check_number("norm_offset", norm_offset, "a finite number", np.isfinite)
-  layer = _State(state, prefix, norm_offset=norm_offset)
+  layer = State(state, prefix, norm_offset=norm_offset)
   names = "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
   return _encoder_layer(
     layer,
@@ -219,110 +209,8 @@ def llama_layer(
   )
 
 
-class _State:
-  """The arrays whose names begin with a prefix; also records which were read."""
-
-  def __init__(
-    self,
-    state: Mapping[str, Any],
-    prefix: str,
-    *,
-    needs_biases: bool = False,
-    has_kernels: bool = False,
-    norm_offset: float = 0.0,
-  ):
-    if not isinstance(state, Mapping):
-      raise ValueError(
-        "state must be a mapping from names to arrays, such as module.state_dict(), "
-        f"got {type(state).__name__}"
-      )
-    # The published files of BERT have older names.
-    self._state = {
-      str(name).replace("Norm.gamma", "Norm.weight").replace("Norm.beta", "Norm.bias"): state[name]
-      for name in state
-    }
-    self._prefix, self._has_kernels, self._norm_offset = str(prefix), has_kernels, norm_offset
-    self.needs_biases = needs_biases
-    self._read: set[str] = set()
-
-  def __getitem__(self, name: str) -> jax.Array:
-    name = self._prefix + name
-    if name not in self._state:
-      names = sorted(other for other in self._state if other.startswith(self._prefix)) or [*self._state]
-      got = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "no names"
-      raise ValueError(f"state must have the name {name!r}, got {got}")
-    self._read.add(name)
-    return _as_array(name, self._state[name])
-
-  def get(self, name: str) -> jax.Array | None:
-    return self[name] if self._prefix + name in self._state else None
-
-  def get_vector(self, name: str, size: int | None = None) -> jax.Array:
-    return self._check_shape(name, self[name], (size,))
-
-  def get_matrix(self, name: str, *, rows: int | None = None, columns: int | None = None) -> jax.Array:
-    return self._check_shape(name, self[name], (rows, columns))
-
-  def linear(self, name: str, *, rows: int | None = None, columns: int | None = None) -> Linear:
-    """Returns the weight and bias of a linear layer, with the given sizes if they are known."""
-    if self._has_kernels:
-      weight = self.get_matrix(f"{name}.weight", rows=columns, columns=rows).T
-    else:
-      weight = self.get_matrix(f"{name}.weight", rows=rows, columns=columns)
-    return weight, self._bias(name, weight)
-
-  def dense(self, name: str, *, rows: int | None = None, columns: int | None = None) -> dict[str, jax.Array]:
-    weight, bias = self.linear(name, rows=rows, columns=columns)
-    return _params("kernel", weight.T, bias)
-
-  def norm(self, name: str, width: int) -> dict[str, jax.Array]:
-    weight = self.get_vector(f"{name}.weight", width)
-    if self._norm_offset:  # in float32, as in Gemma: bfloat16 would round small weights
-      weight = weight.astype(jnp.float32) + self._norm_offset
-    return _params("scale", weight, self._bias(name, weight))
-
-  def _bias(self, name: str, weight: jax.Array) -> jax.Array | None:
-    bias = self[f"{name}.bias"] if self.needs_biases else self.get(f"{name}.bias")
-    return None if bias is None else self._check_shape(f"{name}.bias", bias, weight.shape[:1])
-
-  def _check_shape(self, name: str, array: jax.Array, sizes: tuple[int | None, ...]) -> jax.Array:
-    if array.ndim != len(sizes) or any(
-      size not in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
-    ):
-      if None in sizes:
-        allowed = f"axes [{' '.join('?' if size is None else str(size) for size in sizes)}]"
-      else:
-        allowed = f"shape {sizes}"
-      raise ValueError(f"{self._prefix}{name} must have {allowed}, got shape {array.shape}")
-    return array
-
-  def check_all_read(self, *ignored: str, suffix: str = "") -> None:
-    """Raises ValueError if names with the prefix and suffix were not read, but for buffers to be ignored."""
-    known = self._read | {self._prefix + name for name in ignored}
-    names = [name for name in self._state if name.startswith(self._prefix) and name.endswith(suffix)]
-    if more := sorted({*names} - known):
-      raise ValueError(f"state must have no parameters that the layer lacks, got {', '.join(more[:8])}")
-
-
-def _as_array(name: str, value: Any) -> jax.Array:
-  """Returns an array of a state, or raises ValueError if it is none."""
-  dtype = None
-  if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps with a gradient or on another device
-    value = value.detach().cpu()
-    if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
-      value, dtype = value.float(), jnp.bfloat16
-  try:
-    array = np.asarray(value)
-  except (TypeError, ValueError):
-    array = None
-  if array is None or not jnp.issubdtype(array.dtype, jnp.floating):
-    got = getattr(array, "dtype", type(value).__name__)
-    raise ValueError(f"{name} must be a floating-point array, got {got}")
-  return jnp.asarray(array, dtype)
-
-
 def _encoder_layer(
-  layer: _State,
+  layer: State,
   linears: Iterable[Linear],
   num_heads: int,
   num_key_value_heads: int | None = None,
@@ -362,7 +250,7 @@ def _encoder_layer(
   return {"params": params}
 
 
-def _torch_linears(layer: _State, within: str = "") -> list[Linear]:
+def _torch_linears(layer: State, within: str = "") -> list[Linear]:
   """Returns weights and biases of queries, keys, values and outputs of `torch.nn.MultiheadAttention`."""
   has_bias = layer.needs_biases = layer.get(f"{within}in_proj_bias") is not None
   out_weight, out_bias = layer.linear(f"{within}out_proj")
@@ -391,8 +279,8 @@ def _attention(
     if weight.shape[0] != count * H:
       raise ValueError(f"the {name} weight must have {count} heads of {H} rows, got {weight.shape}")
     kernel = weight.T.reshape(-1, count, H)
-    params[name] = _params("kernel", kernel, None if bias is None else bias.reshape(count, H))
-  params["out"] = _params("kernel", out_weight.T.reshape(N, H, -1), out_bias)
+    params[name] = named("kernel", kernel, None if bias is None else bias.reshape(count, H))
+  params["out"] = named("kernel", out_weight.T.reshape(N, H, -1), out_bias)
   return _with_all_biases(params)
 
 
@@ -405,7 +293,3 @@ def _with_all_biases(params: dict[str, Any]) -> dict[str, Any]:
     return jnp.zeros(kernel.shape[-1:] if name == "out" else kernel.shape[1:], kernel.dtype)
 
   return {name: {"bias": zeros(name, layer["kernel"]), **layer} for name, layer in params.items()}
-
-
-def _params(name: str, array: jax.Array, bias: jax.Array | None) -> dict[str, jax.Array]:
-  return {name: array} | ({} if bias is None else {"bias": bias})
