@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from attention.arrays.checks import as_floating, as_real, check_rank
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.masking import is_minus_infinity, where
+from attention.arrays.masking import is_minus_infinity, where_constant
 from attention.arrays.shapes import broadcasts_to, with_rank
 
 
@@ -73,7 +73,7 @@ def merge_partials(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax
     context = with_rank(context, rank + 1).astype(compute)
     # The context of a fully masked row may be NaN, and 0 * NaN is NaN, in the gradient too.
     merged += share[..., None] * jnp.where(is_minus_infinity(logsumexp)[..., None], 0, context)
-  logsumexp = where(is_empty, "-inf", jnp.log(safe_denominator) + shift)
+  logsumexp = where_constant(is_empty, "-inf", jnp.log(safe_denominator) + shift)
   context = (merged / safe_denominator[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 

@@ -154,8 +154,10 @@ def scaled_dot_product_attention(
     keys: [... S H].
     values: [... S D].
     scale: factor of the scores. Default: 1 / sqrt(H).
+    **options: those of `attend`: mask, bias, dropout_rate, dropout_rng, normalizer, return_weights,
+      return_logsumexp, implementation, block_sizes.
 
-  See `attend` for the other options, the result and the errors.
+  See `attend` for the result and the errors.
 
   References:
     Vaswani et al. 2017, arXiv:1706.03762, equation 1.
@@ -183,8 +185,10 @@ def additive_attention(
     keys: projected keys, [... S A].
     values: [... S D].
     score_vector: [A], or [... A] with leading axes that broadcast.
+    **options: those of `attend`: mask, bias, dropout_rate, dropout_rng, normalizer, return_weights,
+      return_logsumexp, implementation, block_sizes.
 
-  See `attend` for the other options, the result and the errors.
+  See `attend` for the result and the errors.
 
   References:
     Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
@@ -212,8 +216,10 @@ def bilinear_attention(
     keys: [... S K].
     values: [... S D].
     matrix: [H K], or [... H K] with leading axes that broadcast.
+    **options: those of `attend`: mask, bias, dropout_rate, dropout_rng, normalizer, return_weights,
+      return_logsumexp, implementation, block_sizes.
 
-  See `attend` for the other options, the result and the errors.
+  See `attend` for the result and the errors.
 
   References:
     Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
@@ -242,8 +248,10 @@ def cosine_attention(
     keys: [... S H].
     values: [... S D].
     scale: factor of the cosine.
+    **options: those of `attend`: mask, bias, dropout_rate, dropout_rng, normalizer, return_weights,
+      return_logsumexp, implementation, block_sizes.
 
-  See `attend` for the other options, the result and the errors.
+  See `attend` for the result and the errors.
 
   References:
     Graves et al. 2014, arXiv:1410.5401, equations 5 and 6; `scale` is the paper's key strength.

@@ -38,11 +38,8 @@ def attend_heads(
     keys: [... K S H].
     values: [... K S D].
     score: the score function. Default: `ScaledDotProduct()`. Scores, masks and biases have N heads or 1.
-    mask: as in `attend`.
-    bias: as in `attend`.
-    normalizer: as in `attend`.
-
-  See `attend` for the other options.
+    **options: those of `attend`: mask, bias, dropout_rate, dropout_rng, normalizer, return_weights,
+      return_logsumexp, implementation, block_sizes.
 
   Returns:
     The context [... N T D], or an `AttentionOutput`, as in `attend`.

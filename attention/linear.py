@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from attention.arrays.checks import check_rank
 from attention.arrays.dtypes import matmul_precision
-from attention.arrays.masking import where
+from attention.arrays.masking import where_constant
 from attention.arrays.shapes import with_rank
 
 
@@ -49,7 +49,7 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
     outputs = function(jnp.where(finite, inputs, 0))
   if outputs.ndim > inputs.ndim:  # [... N T X], with heads
     finite = jnp.expand_dims(finite, -3)
-  return jnp.where(finite, outputs, 0) + where(~finite, "nan", jnp.zeros((), outputs.dtype))
+  return jnp.where(finite, outputs, 0) + where_constant(~finite, "nan", jnp.zeros((), outputs.dtype))
 
 
 def project_heads(
@@ -116,7 +116,7 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   N_H = contexts.shape[-3], contexts.shape[-1]
   if kernel.ndim != 3 or kernel.shape[:2] != N_H or bias_shape not in (None, kernel.shape[2:]):
     raise ValueError(
-      "output kernel must have axes [N H D], N the number of heads and H their width, and output bias [D], "
+      "output kernel must have axes [N H D] for N heads of width H, and its bias [D], "
       f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}, bias {bias_shape}"
     )
   N, H, D = kernel.shape

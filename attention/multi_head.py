@@ -66,9 +66,9 @@ def multi_head_attention(
     inputs_kv: [... S D]; equal to inputs_q for self-attention.
     weights: the projections, converted to the dtype of the inputs.
     score: the score function. Default: `ScaledDotProduct()`.
-
-  See `attend` for the other options. Masks and biases broadcast to [... N T S]: for lengths [B], pass
-  `lengths[:, None]`.
+    **options: those of `attend`: mask, bias, dropout_rate, dropout_rng, normalizer, return_weights,
+      return_logsumexp, implementation, block_sizes. Masks and biases broadcast to [... N T S]: for lengths
+      [B], pass `lengths[:, None]`.
 
   Returns:
     [... T D], where D is the width of the output projection. With `return_weights` or `return_logsumexp`, an

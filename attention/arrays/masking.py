@@ -20,12 +20,12 @@ from attention.arrays.shapes import with_rank
 
 
 @functools.partial(jax.jit, static_argnames="constant", inline=True)
-def where(condition: jax.Array, constant: str, numbers: jax.Array) -> jax.Array:
+def where_constant(condition: jax.Array, constant: str, numbers: jax.Array) -> jax.Array:
   """Returns `numbers`, but the constant "nan", "inf" or "-inf" where the condition holds."""
   return jnp.where(condition, float(constant), numbers)
 
 
-def finite(tree: Any) -> Any:
+def zero_nonfinite(tree: Any) -> Any:
   """Replaces NaN and infinity by zeros in a pytree of arrays."""
   return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, jnp.zeros_like(array)), tree)
 

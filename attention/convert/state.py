@@ -92,7 +92,7 @@ class State:
     known = self._read | {self._prefix + name for name in ignored}
     names = [name for name in self._state if name.startswith(self._prefix) and name.endswith(suffix)]
     if more := sorted({*names} - known):
-      raise ValueError(f"state must have no parameters that the layer lacks, got {', '.join(more[:8])}")
+      raise ValueError(f"unexpected parameters in state, which the layer lacks: {', '.join(more[:8])}")
 
 
 def as_array(name: str, value: Any) -> jax.Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes, select_index
-from attention.arrays.masking import any_nonfinite, finite, is_minus_infinity
+from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
 from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import broadcast_leading, heads_hint, with_rank
 from attention.engines.dropout import Dropout
@@ -114,7 +114,7 @@ class Inputs(NamedAxes):
 
   def with_finite_vectors(self) -> "Inputs":
     """Returns the inputs with zeros for NaN and infinity in queries, keys and values."""
-    queries, keys, values = finite((self.queries, self.keys, self.values))
+    queries, keys, values = zero_nonfinite((self.queries, self.keys, self.values))
     return dataclasses.replace(self, queries=queries, keys=keys, values=values)
 
   def scores_and_allowed(self) -> tuple[jax.Array, jax.Array | None]:
@@ -235,7 +235,7 @@ def _features(
 
   def at_index(arrays: list[jax.Array]) -> tuple[Any, jax.Array]:
     *leaves, vectors = arrays
-    cleaned = finite(vectors)
+    cleaned = zero_nonfinite(vectors)
     features = method(jax.tree.unflatten(structure, leaves), cleaned)
     of_same_shape, nonfinite = [], []
     for leaf in jax.tree.leaves(features):

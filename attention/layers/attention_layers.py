@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from attention.arrays.checks import check_number, check_size
 from attention.arrays.dtypes import compute_dtype
-from attention.arrays.masking import finite
+from attention.arrays.masking import zero_nonfinite
 from attention.arrays.shapes import broadcast_leading, check_pairs, with_rank
 from attention.biases.base import BiasLike
 from attention.engines.dense import AttentionOutput
@@ -220,7 +220,7 @@ class LocalAttention(SingleHeadAttention):
     check_pairs("mask", allowed.shape, (*broadcast_leading(queries, keys, names="queries and keys"), T, S))
     # Positions are computed in at least float32, since bfloat16 cannot represent odd integers above 256.
     # Queries with NaN are replaced by zeros; the NaN reaches the result through the scores.
-    precise = finite(queries).astype(compute_dtype(queries.dtype))
+    precise = zero_nonfinite(queries).astype(compute_dtype(queries.dtype))
     hidden = jnp.tanh(Projection(queries.shape[-1], name="position")(precise))
     init = nn.initializers.normal(hidden.shape[-1] ** -0.5)
     vector = self.param("position_vector", init, hidden.shape[-1:], jnp.float32)

@@ -86,7 +86,7 @@ def write_pairs(path: str | os.PathLike[str], pairs: Iterable[SentencePair]) -> 
   """
   content = "".join(f"{format_pair(pair)}\n" for pair in pairs).encode("utf-8")
   if not content:
-    raise ValueError("pairs must have at least one pair, got none")
+    raise ValueError("pairs must not be empty")
   path = pathlib.Path(path)
   # The time is omitted so that the same pairs give the same bytes.
   path.write_bytes(gzip.compress(content, mtime=0) if _is_gzip(path) else content)

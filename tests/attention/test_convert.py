@@ -242,11 +242,11 @@ INVALID = {
   ),
   "bias_v": (
     lambda: MHA(change("mha", bias_v=np.zeros(3)), 3),
-    "no parameters that the layer lacks, got bias_v",
+    "unexpected parameters in state, which the layer lacks: bias_v",
   ),
   "another layer": (
     lambda: ENCODER(change("encoder_pre", norm3_of_weight=np.zeros(3)), 3),
-    r"no parameters that the layer lacks, got norm3\.weight",
+    r"unexpected parameters in state, which the layer lacks: norm3\.weight",
   ),
   "bias of another size": (
     lambda: ENCODER(change("encoder_pre", linear1_of_bias=np.zeros(3)), 3),
@@ -292,11 +292,11 @@ INVALID = {
   ),
   "buffers of other models": (
     lambda: ENCODER(change("encoder_pre", attn_of_bias=np.zeros(3)), 3),
-    r"no parameters that the layer lacks, got attn\.bias",
+    r"unexpected parameters in state, which the layer lacks: attn\.bias",
   ),
   "more of a GRU": (
     lambda: convert.torch_gru(change("gru", weight_hr_l0=np.zeros(3))),
-    "no parameters that the layer lacks, got weight_hr_l0",
+    "unexpected parameters in state, which the layer lacks: weight_hr_l0",
   ),
   "one bias of two": (
     lambda: convert.torch_gru({key: array for key, array in change("gru").items() if key != "bias_ih_l0"}),

@@ -175,7 +175,7 @@ def test_invalid_pairs_are_not_written(pair, message):
 
 
 def test_empty_files_are_not_written(tmp_path):
-  with pytest.raises(ValueError, match=r"^pairs must have at least one pair, got none$"):
+  with pytest.raises(ValueError, match=r"^pairs must not be empty$"):
     write_pairs(tmp_path / "pairs.tsv", [])
   assert not (tmp_path / "pairs.tsv").exists()
 
