@@ -10,6 +10,7 @@ from attention.arrays.checks import check_vectors
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.masking import finish_rows, levels, mark_rows
+from attention.arrays.shapes import broadcast_leading
 from attention.arrays.sharding import mesh_of
 from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
@@ -66,6 +67,7 @@ def row_statistics(
   ([2.0], [1.3860000371932983])
   """
   queries, keys = check_vectors(queries=queries, keys=keys)
+  broadcast_leading(queries, keys, names="queries and keys")
   options, settings = check_options(
     score, mask=mask, bias=bias, implementation=implementation, block_sizes=block_sizes
   )

@@ -52,7 +52,8 @@ def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
     return jnp.broadcast_shapes(*shapes)
   except ValueError:
     got = ", ".join(str(array.shape) for array in arrays)
-    raise ValueError(f"leading axes of {names} must broadcast, got shapes {got}") from None
+    hint = heads_hint(*arrays) if names == "queries, keys and values" else ""
+    raise ValueError(f"leading axes of {names} must broadcast, got shapes {got}{hint}") from None
 
 
 # A hint for shapes in the layout of other libraries.

@@ -138,6 +138,7 @@ def blockwise(
 def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
   """Computes the results of all queries over all keys."""
   values = plan.inputs(leaves).values
+  dtype, D = values.dtype, values.shape[-1]
 
   def step(sums: OnlineSoftmax | None, leaves: list[jax.Array]) -> OnlineSoftmax:
     tile = plan.inputs(leaves)
@@ -156,15 +157,15 @@ def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
     return OnlineSoftmax(row_max, denominator, context)
 
   def initial(*rows: int) -> OnlineSoftmax:
-    row_max = jnp.full((*rows, 1), levels(values.dtype).masked)
-    return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, values.shape[-1]), values.dtype))
+    row_max = jnp.full((*rows, 1), levels(dtype).masked)
+    return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, D), dtype))
 
   def finish(sums: OnlineSoftmax, leaves: list[jax.Array]) -> Results:
     row_max = mark_rows(sums.row_max, plan.inputs(leaves).nonfinite_queries)
     denominator = jnp.where(sums.denominator == 0, 1, sums.denominator)
     return Results(finish_rows(row_max, sums.context / denominator), row_max, jnp.log(denominator))
 
-  plan = dataclasses.replace(plan, transposed_keys=False)
+  plan = dataclasses.replace(plan, is_differentiated=False)  # by JAX: the rule is used instead
   return fold_tiles(plan, step, initial, finish, leaves, plan.letters)
 
 
@@ -173,6 +174,7 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   """The rule in the docstring of this file, linear in the tangents."""
   (leaves,), (tangents,) = primals, tangents
   results = flash_attention(plan, leaves)
+  dtype, D = results.context.dtype, results.context.shape[-1]
   # Zero tangents are left out.
   moving = [i for i, tangent in enumerate(tangents) if not _is_zero(tangent)]
   arrays = [*leaves, *(tangents[i] for i in moving), *results]
@@ -203,7 +205,6 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     return terms if sums is None else jax.tree.map(jnp.add, sums, terms)
 
   def initial(*rows: int) -> DerivativeSums:
-    dtype, D = results.context.dtype, results.context.shape[-1]
     return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
 
   def clean(arrays: list[jax.Array]) -> list[jax.Array]:

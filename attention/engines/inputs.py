@@ -17,7 +17,7 @@ from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes, select_index
 from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
 from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
-from attention.arrays.shapes import broadcast_leading, heads_hint, with_rank
+from attention.arrays.shapes import broadcast_leading, with_rank
 from attention.engines.dropout import Dropout
 from attention.engines.rule_checks import check_rules
 from attention.masks import Mask
@@ -213,10 +213,7 @@ def prepare(
 
   score, normalizer = jax.tree.map(as_dtype, (options.score, options.normalizer))
   options = dataclasses.replace(options, score=score, normalizer=normalizer)
-  try:
-    leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
-  except ValueError as error:
-    raise ValueError(f"{error}{heads_hint(queries, keys, values)}") from None
+  leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
   options, shape = check_rules(options, leading, T, S)
   if options.dropout is not None:
     dropout = options.dropout.of_rows(shape[:-2], T if length is None else length)

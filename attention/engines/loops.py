@@ -16,7 +16,6 @@ from attention.arrays.leading_axes import (
   IndexBatch,
   map_index_batches,
   map_slices,
-  rematerialized,
   unvmap_any,
 )
 from attention.arrays.sharding import match_vma
@@ -100,7 +99,7 @@ def over_query_blocks(
   """
 
   def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
-    return rematerialized(functools.partial(at_indices, batch))(arrays)
+    return plan.recomputed(functools.partial(at_indices, batch))(arrays)
 
   def at_indices(batch: IndexBatch, arrays: Arrays) -> Tree:
     arrays = plan.clean(arrays) if clean is None else clean(arrays)
@@ -116,12 +115,16 @@ def over_query_blocks(
     if not has_windows:  # the blocks of keys are the same for all queries
       blocks = key_blocks(plan, blocks, letters, of_queries=True)
 
-    @functools.partial(rematerialized, static_argnums=1)
     def at_blocks(arrays: Arrays, count: int | None) -> Tree:
       several = batch
       if count is not None:
         several = IndexBatch((count, *batch.sizes), (has_queries, *batch.is_batched))
-      return function(key_blocks(plan, arrays, letters) if has_windows else arrays, several)
+
+      @plan.recomputed
+      def of_blocks(arrays: Arrays) -> Tree:
+        return function(key_blocks(plan, arrays, letters) if has_windows else arrays, several)
+
+      return of_blocks(arrays)
 
     if plan.queries.count == 1:
       first = [array[0] if is_cut else array for array, is_cut in zip(blocks, has_queries, strict=True)]
@@ -153,14 +156,14 @@ def key_blocks(plan: Plan, arrays: Arrays, letters: list[str], *, of_queries: bo
     if "S" in axes:
       split_array = functools.partial(split_keys, axes=axes)
       array = jax.vmap(split_array)(array) if of_queries and "T" in axes else split_array(array)
-      array = jax.lax.optimization_barrier(array) if plan.transposed_keys else array
+      array = jax.lax.optimization_barrier(array) if plan.is_differentiated else array
     blocks.append(array)
   return blocks
 
 
 def turn(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
-  """Transposes keys and values, [S X] to [X S] and back, if the plan has `transposed_keys`."""
-  return jnp.swapaxes(array, -1, -2) if plan.transposed_keys and axes in ("SX", "SD") else array
+  """Transposes keys and values, [S X] to [X S] and back, for derivatives."""
+  return jnp.swapaxes(array, -1, -2) if plan.is_differentiated and axes in ("SX", "SD") else array
 
 
 def fold_key_blocks(
@@ -192,14 +195,14 @@ def fold_key_blocks(
   def at_tile(carry: Any, cut: list[jax.Array | None]) -> Any:
     return step(carry, tile_of(cut))
 
-  # The branch is rematerialized too, since an empty tile would otherwise store zeros for it.
-  @rematerialized
+  # The branch is recomputed too, since an empty tile would otherwise store zeros for it.
+  @plan.recomputed
   def at_block(carry: Any, block: tuple[list[jax.Array | None], jax.Array | None]) -> tuple[Any, None]:
     cut, is_nonempty = block
     if is_nonempty is None:
       return at_tile(carry, cut), None
     any_nonempty = unvmap_any(is_nonempty)
-    return jax.lax.cond(any_nonempty, rematerialized(at_tile), lambda carry, cut: carry, carry, cut), None
+    return jax.lax.cond(any_nonempty, plan.recomputed(at_tile), lambda carry, cut: carry, carry, cut), None
 
   cut = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
   if plan.keys.count == 1:
@@ -246,7 +249,7 @@ def ring_scan(
     routes = [(source, (source + distance) % count) for source in range(count)]
     return jax.tree.map(lambda array: jax.lax.ppermute(array, axis_name, routes), keys) if distance else keys
 
-  @rematerialized
+  @plan.recomputed
   def at_distance(carry: Tree, distance: jax.Array, arrays: Arrays, keys: Any) -> Tree:
     fetches = [functools.partial(receive_from, distance) for distance in range(count)]
     return function(carry, choose(jax.lax.switch(distance, fetches, keys), arrays))

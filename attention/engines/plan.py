@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from attention.arrays import device, sharding
 from attention.arrays.dtypes import matmul_precision
+from attention.arrays.leading_axes import rematerialized
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.engines.inputs import Inputs
@@ -69,8 +71,8 @@ class Plan:
     keys: blocks of the keys that a block of queries attends to: all keys, or one window.
     windows: start of the window of each block of queries; None if each block attends to all keys.
     skips_tiles: whether empty tiles are skipped.
-    transposed_keys: whether keys and values are stored transposed, in the order in which a CPU multiplies
-      them in derivatives.
+    is_differentiated: whether JAX differentiates the loops. Derivatives then recompute each tile, and keys
+      and values are stored transposed, in the order in which a CPU multiplies them in derivatives.
     axis_name: mesh axis along which keys are sharded, or None.
     precision: precision of matrix products, since derivatives are traced after `attend` has returned.
   """
@@ -84,13 +86,17 @@ class Plan:
   keys: Blocks
   windows: tuple[int, ...] | None
   skips_tiles: bool
-  transposed_keys: bool
+  is_differentiated: bool
   axis_name: str | None
   precision: str
 
   def inputs(self, leaves: list[Any]) -> Inputs:
     """Returns the Inputs with the given leaves."""
     return jax.tree.unflatten(self.structure, leaves)
+
+  def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose derivatives recompute it, if there are any."""
+    return rematerialized(function) if self.is_differentiated else function
 
   def clean(self, leaves: list[Any]) -> list[Any]:
     """Returns the leaves of the Inputs with zeros for NaN and infinity in vectors."""
@@ -147,7 +153,7 @@ def make_plan(
     keys=keys,
     windows=starts,
     skips_tiles=skips_tiles,
-    transposed_keys=True,
+    is_differentiated=True,
     axis_name=axis_name,
     precision=matmul_precision(),
   )
