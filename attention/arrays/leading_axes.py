@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.shapes import assumed_product, is_known, with_rank
+from attention.arrays.sharding import match_sharding
 
 # A function whose derivatives recompute it and store only its arguments.
 rematerialized = functools.partial(
@@ -123,9 +124,10 @@ def map_index_batches(
       lambda result: jnp.repeat(jnp.expand_dims(result, axis), size, axis), inner(merged, None)
     )
   elif per_step is None or batch.sizes:
-    results = inner(merged, size)
+    axes = [start if moving else None for start, moving in zip(starts, is_moving, strict=True)]
+    results = inner(match_sharding(merged, axes), size)
   else:
-    results = map_slices(inner, merged, is_moving, max(1, per_step // assumed_product(others)))
+    results = map_slices(inner, merged, is_moving, max(1, per_step // max(1, assumed_product(others))))
   return jax.tree.map(with_axes, results)
 
 

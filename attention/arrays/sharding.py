@@ -27,6 +27,24 @@ def is_explicitly_sharded(*arrays: jax.Array) -> bool:
   return any(axis is not None for aval in avals for axis in aval.sharding.spec)
 
 
+def match_sharding(arrays: list[jax.Array], axes: list[int | None]) -> list[jax.Array]:
+  """Shards one axis of each array as the first array that is sharded along it.
+
+  `jax.vmap` requires it of arrays whose type contains a sharding. None: an array lacks the axis.
+  """
+  avals: list[Any] = [jax.typeof(array) for array in arrays]
+  specs = [None if axis is None else aval.sharding.spec[axis] for aval, axis in zip(avals, axes, strict=True)]
+  names = next((spec for spec in specs if spec is not None), None)
+
+  def with_names(array: jax.Array, aval: Any, axis: int | None, spec: Any) -> jax.Array:
+    if names is None or axis is None or spec == names:
+      return array
+    spec = [*aval.sharding.spec]
+    return jax.sharding.reshard(array, jax.sharding.PartitionSpec(*spec[:axis], names, *spec[axis + 1 :]))
+
+  return [with_names(*each) for each in zip(arrays, avals, axes, specs, strict=True)]
+
+
 def mesh_of(*arrays: jax.Array) -> contextlib.AbstractContextManager[Any]:
   """Returns a context with the mesh of arrays whose type contains a sharding.
 

@@ -225,7 +225,7 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     return sums._replace(context=jnp.where(is_valid, sums.context - context * sums.logsumexp, 0))
 
   d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, arrays, letters, clean)
-  # Only the sum of shift and log_denominator is used, so the whole tangent is that of log_denominator.
+  # Only the sum of row_max and log_denominator is used, so the whole tangent is that of log_denominator.
   return results, Results(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
 
 

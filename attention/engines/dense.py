@@ -49,6 +49,9 @@ def dense(
     return_weights: also compute the weights.
     return_logsumexp: also compute the logsumexp; the normalizer must be `Softmax`.
   """
+  if 0 in shape[:-2]:
+    shapes = (*shape[:-1], inputs.values.shape[-1]), shape, shape[:-1]
+    return AttentionOutput(*(jnp.zeros(empty, inputs.values.dtype) for empty in shapes))
   leaves, structure = jax.tree.flatten(inputs)
 
   def at_index(leaves: list[jax.Array]) -> AttentionOutput:

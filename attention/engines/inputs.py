@@ -1,7 +1,7 @@
 """The inputs of the engines: vectors, positions, and the options of `attend`.
 
-The engines compute attention at one index of the leading axes, from queries [T H], keys [S H] and values
-[S D]. `map_leading_axes` applies them to all indices.
+Tiles are computed at one index of the leading axes, from queries [T H], keys [S H] and values [S D];
+`map_index_batches` takes care of all indices.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes, select_index
 from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
-from attention.arrays.named_axes import NamedAxes, leaf_axes, register_pytree
+from attention.arrays.named_axes import NamedAxes, has_user_code, leaf_axes, register_pytree
 from attention.arrays.shapes import broadcast_leading, with_rank
 from attention.engines.dropout import Dropout
 from attention.engines.rule_checks import check_rules
@@ -157,30 +157,31 @@ def _scores(score: Score, method: str, pairs: tuple[int, int], *arguments: Any) 
   try:
     scores = getattr(score, method)(*arguments)
   except (TypeError, ValueError) as error:
-    hint = _axes_hint(score)
-    if hint and "shape" in str(error):
-      raise ValueError(f"{error} ({name} failed{hint})") from error
+    if has_user_code(score):
+      error.add_note(_shapes(score, name, arguments))
     raise
   if not isinstance(scores, (jax.Array, np.ndarray)):
     raise ValueError(f"{name} must return an array of scores, got {scores!r}")
   if scores.shape != pairs:
     raise ValueError(
-      f"{name} must return scores [T S] = {pairs}, got shape {scores.shape}{_axes_hint(score)}"
+      f"{name} must return scores [T S] = {pairs}, got shape {scores.shape}; "
+      f"{_shapes(score, name, arguments)}"
     )
   if not jnp.issubdtype(scores.dtype, jnp.floating):
     raise ValueError(f"{name} must return floating-point scores, got {scores.dtype}")
   return jnp.asarray(scores)
 
 
-def _axes_hint(score: Score) -> str:
-  """Returns a hint for a score with an array field that is not listed in its `axes`, or ""."""
-  for path, leaf in jax.tree_util.tree_leaves_with_path(score):
-    field = getattr(path[0], "name", "")
-    if np.ndim(leaf) and field not in score.axes and not isinstance(getattr(score, field, None), NamedAxes):
-      return (
-        f'; if {field} has one number per head, set axes = {{"{field}": ""}}: `scores` then sees one number'
-      )
-  return ""
+def _shapes(score: Score, name: str, arguments: tuple[Any, ...]) -> str:
+  """Returns the shapes that a method of a score sees, for an error."""
+  fields = {path[0].name: np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(score)}
+  seen = [str(np.shape(leaf)) for leaf in jax.tree.leaves(arguments)]
+  seen += [f"{type(score).__name__}.{field} {shape}" for field, shape in fields.items()]
+  message = f"{name}, for one sequence and head, sees shapes {', '.join(seen)}"
+  if shared := [field for field, shape in fields.items() if shape and field not in score.axes]:
+    letters = "HKLMNO"[: len(fields[shared[0]]) - 1]
+    message += f'; if {shared[0]} has one array per head, set axes = {{"{shared[0]}": "{letters}"}}'
+  return message
 
 
 def prepare(

@@ -103,17 +103,16 @@ def over_query_blocks(
 
   def at_indices(batch: IndexBatch, arrays: Arrays) -> Tree:
     arrays = plan.clean(arrays) if clean is None else clean(arrays)
-    has_windows = plan.windows is not None
-    has_queries = ["T" in axes or ("S" in axes and has_windows) for axes in letters]
+    has_queries = ["T" in axes or ("S" in axes and plan.windows is not None) for axes in letters]
     blocks = []
-    for array, axes in zip(arrays, letters, strict=True):
-      block = split(array, axes.find("T") - len(axes), plan.queries) if "T" in axes else array
+    for array, axes, is_cut in zip(arrays, letters, has_queries, strict=True):
+      if "T" in axes:
+        array = split(array, axes.find("T") - len(axes), plan.queries)
       if "S" in axes and plan.windows is not None:
-        size = plan.keys.length
-        block = windows_of(block, axes.find("S") - len(axes), plan.windows, size, of_blocks="T" in axes)
-      blocks.append(block)
-    if not has_windows:  # the blocks of keys are the same for all queries
-      blocks = key_blocks(plan, blocks, letters, of_queries=True)
+        size, axis = plan.keys.length, axes.find("S") - len(axes)
+        array = windows_of(array, axis, plan.windows, size, of_blocks="T" in axes)
+      # Blocks of keys that are the same for all queries are cut once.
+      blocks.append(split_keys(plan, array, axes) if "S" in axes and not is_cut else array)
 
     def at_blocks(arrays: Arrays, count: int | None) -> Tree:
       several = batch
@@ -122,7 +121,11 @@ def over_query_blocks(
 
       @plan.recomputed
       def of_blocks(arrays: Arrays) -> Tree:
-        return function(key_blocks(plan, arrays, letters) if has_windows else arrays, several)
+        cut = [
+          split_keys(plan, array, axes) if "S" in axes and is_cut else array
+          for array, axes, is_cut in zip(arrays, letters, has_queries, strict=True)
+        ]
+        return function(cut, several)
 
       return of_blocks(arrays)
 
@@ -138,27 +141,10 @@ def over_query_blocks(
     return map_index_batches(at_batch, arrays, list(map(len, letters)), plan.leading, plan.per_step)
 
 
-def key_blocks(plan: Plan, arrays: Arrays, letters: list[str], *, of_queries: bool = False) -> Arrays:
-  """Returns arrays as blocks of keys [J *], transposed by `turn`, where the letters have an "S".
-
-  Args:
-    plan: the plan.
-    arrays: of all queries or of one block.
-    letters: their axis letters.
-    of_queries: whether arrays with a "T" are blocks of queries, [I *], which become [I J *].
-  """
-
-  def split_keys(array: jax.Array, axes: str) -> jax.Array:
-    return turn(plan, split(array, axes.find("S") - len(axes), plan.keys), axes)
-
-  blocks = []
-  for array, axes in zip(arrays, letters, strict=True):
-    if "S" in axes:
-      split_array = functools.partial(split_keys, axes=axes)
-      array = jax.vmap(split_array)(array) if of_queries and "T" in axes else split_array(array)
-      array = jax.lax.optimization_barrier(array) if plan.is_differentiated else array
-    blocks.append(array)
-  return blocks
+def split_keys(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
+  """Returns an array with an axis "S" as blocks of keys, [J *], transposed by `turn`."""
+  array = turn(plan, split(array, axes.find("S") - len(axes), plan.keys), axes)
+  return jax.lax.optimization_barrier(array) if plan.is_differentiated else array
 
 
 def turn(plan: Plan, array: jax.Array, axes: str) -> jax.Array:

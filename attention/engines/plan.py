@@ -15,7 +15,7 @@ from attention.arrays.leading_axes import rematerialized
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.engines.inputs import Inputs
-from attention.masks import Mask
+from attention.masks import BlockSummary, Mask
 
 # Number of pairs that are computed together. On CPUs, enough for matrix products at full speed. On
 # accelerators, enough to fill the device: 256 MiB per float32 array.
@@ -205,9 +205,21 @@ def nonempty_keys(inputs: Inputs, plan: Plan) -> jax.Array:
   leaves, structure = jax.tree.flatten(inputs.options.mask)
   pairs = zip(leaves, leaf_axes(inputs.options.mask), strict=True)
   mask: Any = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
-  t, s = inputs.t[None], inputs.s  # [1 T] and [J S]
-  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
-  return jnp.broadcast_to(is_any, (1, plan.keys.count))[0]
+  return jnp.broadcast_to(any_allowed(mask, inputs.t[None], inputs.s), (1, plan.keys.count))[0]
+
+
+def any_allowed(mask: Mask, t: Any, s: Any) -> Any:
+  """Returns which tiles may have an allowed pair, booleans broadcastable to [I J].
+
+  Args:
+    mask: with array fields as in `Mask.block_summary`.
+    t: query positions of each block of queries, [I T].
+    s: key positions of each block of keys, [J S].
+  """
+  summary = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None]))
+  if not isinstance(summary, BlockSummary):
+    raise ValueError(f"{type(mask).__name__}.block_summary must return a BlockSummary, got {summary!r}")
+  return summary.any
 
 
 def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np.ndarray | None:
@@ -240,7 +252,7 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
   pairs = zip(leaves, letters, strict=True)
   mask = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
   t, s = with_blocks(np.arange(T), "T")[:, 0], with_blocks(np.arange(S), "S")[0]
-  is_any = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None])).any
+  is_any = any_allowed(mask, t, s)
   if isinstance(is_any, jax.core.Tracer):
     return None
   return np.broadcast_to(np.asarray(is_any), (queries.count, keys.count))

@@ -41,8 +41,8 @@ def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple
       leading = jnp.broadcast_shapes(leading, own)
     except ValueError:
       raise ValueError(
-        f"the leading axes of {name} must broadcast with {leading}, those of queries, keys and values, "
-        f"got shape {np.shape(leaf)}"
+        f"the leading axes of {name}, before those named in `axes`, must broadcast with {leading}, those of "
+        f"queries, keys and values, got shape {np.shape(leaf)}"
       ) from None
   shape, sizes = (*leading, T, S), {"T": T, "S": S}
   for field in ("score", "normalizer", "mask", "bias"):
@@ -60,7 +60,8 @@ def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple
       if field == "mask":
         check_pairs(field, rule.full_shape(T, S), shape)
       name = f"{type(rule).__name__}{jax.tree_util.keystr(path)}"
-      raise ValueError(f"{name} must be broadcastable to {allowed}, got shape {got}")
+      hint = f", where T and S of {letters!r} count queries and keys" if {*letters} & {*"TS"} else ""
+      raise ValueError(f"{name} must be broadcastable to {allowed}, got shape {got}{hint}")
   if options.index is None:  # otherwise, functions have been checked
     for field, rule in (("mask", options.mask), ("bias", options.bias)):
       if has_user_code(rule):

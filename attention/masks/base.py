@@ -23,11 +23,11 @@ class BlockSummary(NamedTuple):
 
   Attributes:
     any: whether any pair may be allowed. If False, the tile is empty, and blockwise attention skips it.
-    all: whether all pairs are allowed.
+    all: whether all pairs are allowed; `~mask` uses it.
   """
 
   any: Any
-  all: Any
+  all: Any = False
 
 
 class Mask(NamedAxes):
@@ -67,7 +67,7 @@ class Mask(NamedAxes):
     Returns:
       Booleans broadcastable to [I J].
     """
-    return BlockSummary(any=True, all=False)
+    return BlockSummary(any=True)
 
   def tile(self, t: jax.Array, s: jax.Array) -> jax.Array:
     """Returns `mask_mod(t, s)`, or raises ValueError unless it is boolean."""

@@ -65,9 +65,17 @@ def pair_weights(normalizer: Normalizer, tile: ScoreTile, state: Any) -> jax.Arr
   """Returns the weights of a tile, 0 for invalid pairs.
 
   Raises:
-    ValueError: if the normalizer returns weights of another shape.
+    ValueError: if the normalizer returns a state or weights of another shape.
   """
-  weights, pairs = normalizer.weights(tile, state), tile.scores.shape
+  rows, pairs = (tile.scores.shape[0], 1), tile.scores.shape
+  for array in jax.tree.leaves(state):
+    if jnp.shape(array) != rows:
+      name = type(normalizer).__name__
+      raise ValueError(f"{name}.row_state must return arrays [T 1] = {rows}, got shape {jnp.shape(array)}")
+  # Rows without a valid pair may have a state of 0, by which weights must not be divided.
+  is_valid = jnp.any(tile.valid, axis=-1, keepdims=True)
+  state = jax.tree.map(lambda array: jnp.where(is_valid, array, jnp.ones_like(array)), state)
+  weights = normalizer.weights(tile, state)
   if weights is None or not broadcasts_to(jnp.shape(weights), pairs):
     got = "None" if weights is None else f"shape {jnp.shape(weights)}"
     raise ValueError(f"{type(normalizer).__name__}.weights must return weights [T S] = {pairs}, got {got}")

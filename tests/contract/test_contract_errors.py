@@ -649,7 +649,7 @@ class NamedPerHead(PerHead):
   [
     (
       PerHead(np.ones(2, np.float32)),
-      'has one number per head, set axes = {"temperature"',
+      'has one array per head, set axes = {"temperature"',
     ),
     (
       NamedPerHead(np.ones((2, 1, 1), np.float32)),

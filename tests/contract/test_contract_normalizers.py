@@ -541,6 +541,58 @@ def test_normalizer_parameters_per_grouped_head():
   assert_close(result, plain * np.arange(1, 5, dtype=np.float32)[:, None, None], FLOAT32)
 
 
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Tempered(attention.Normalizer):
+  """A softmax of scores times a number, whose weights divide by a sum that is 0 in empty rows."""
+
+  axes = {"factor": ""}
+  factor: jax.Array
+
+  def row_state(self, rows):
+    row_max = rows.max()
+    return row_max, rows.sum(lambda tile: jnp.exp(self.factor * tile.shifted(row_max)))
+
+  def weights(self, tile, state):
+    return jnp.exp(self.factor * tile.shifted(state[0])) / state[1]
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_empty_rows_of_dividing_normalizers_have_finite_gradients(implementation):
+  vectors = np.random.default_rng(0).standard_normal((3, 11, 5), dtype=np.float32)
+  options = {"implementation": implementation, "block_sizes": (4, 4)}
+
+  def loss(factor, vectors, length):
+    mask = attention.masks.lengths(source=length, target=length)
+    context = attention.attend(
+      attention.ScaledDotProduct(), *vectors, mask=mask, normalizer=Tempered(factor), **options
+    )
+    return jnp.sum(context**2)
+
+  actual = jax.grad(loss, (0, 1))(jnp.float32(1.5), vectors, 9)
+  desired = jax.grad(loss, (0, 1))(jnp.float32(1.5), vectors[:, :9], 9)
+  assert_close(actual[0], desired[0], FLOAT32)
+  assert_close(actual[1][:, :9], desired[1], FLOAT32)
+  assert_close(actual[1][:, 9:], np.zeros((3, 2, 5)), 0.0)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class WithoutAxis(Exponentials):
+  def row_state(self, rows):
+    return rows.max()[:, 0]
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_states_need_two_axes(implementation):
+  vectors = np.ones((7, 3), np.float32)
+  message = r"WithoutAxis\.row_state must return arrays \[T 1\] = \(7, 1\), got shape \(7,\)"
+  with pytest.raises(ValueError, match=message):
+    attention.attend(
+      attention.ScaledDotProduct(), *[vectors] * 3, normalizer=WithoutAxis(), implementation=implementation
+    )
+
+
 def draw_heads(count):
   return np.random.default_rng(count).standard_normal((count, S, 3))
 

@@ -193,3 +193,17 @@ def test_custom_features_may_have_any_width(axes, implementation):
     lambda query, key: np.sum(query * key**3 + query**2 * 0.7 * key), queries, keys, inputs.values
   )
   assert_trees_close(actual, tuple(desired), 4 * FLOAT32)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_leading_axes_of_no_size(implementation):
+  options = {"implementation": implementation, "block_sizes": (2, 2)}
+  queries, keys, values = jnp.zeros((2, 1, 3, 4)), jnp.zeros((1, 0, 5, 4)), jnp.zeros((1, 1, 5, 7))
+  context = attention.scaled_dot_product_attention(queries, keys, values, **options)
+  assert context.shape == (2, 0, 3, 7)
+  table = jnp.ones((0, 3, 5), bool)
+  mask = attention.masks.from_function(lambda t, s: table[:, t, s])
+  output = attention.scaled_dot_product_attention(
+    queries[:0, 0], keys[0], values[0], mask=mask, return_weights=True, return_logsumexp=True, **options
+  )
+  assert tuple(array.shape for array in output) == ((0, 3, 7), (0, 3, 5), (0, 3))

@@ -332,6 +332,27 @@ def test_explicitly_sharded_arrays_are_dense(kind):
     attend(jax.device_put(vectors, sharding), "blockwise")
 
 
+def test_explicitly_sharded_queries_with_replicated_arrays():
+  mesh = jax.make_mesh(
+    (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
+  )
+  vectors = np.random.default_rng(0).normal(size=(2, 7, 11)).astype(np.float32)
+  options = {
+    "mask": attention.masks.lengths(source=jnp.array([3, 5])),
+    "dropout_rate": 0.5,
+    "dropout_rng": jax.random.key(0),
+  }
+
+  def loss(queries, keys):
+    return jnp.sum(attention.scaled_dot_product_attention(queries, keys, keys, **options) ** 2)
+
+  desired = jax.grad(loss, (0, 1))(vectors, vectors)
+  with jax.set_mesh(mesh):
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    actual = jax.jit(jax.grad(loss, (0, 1)))(jax.device_put(vectors, sharding), jnp.asarray(vectors))
+  assert_trees_close(actual, desired, 8 * FLOAT32)
+
+
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
 def test_explicit_mesh_axes_stay_sharded(kind):

@@ -456,3 +456,24 @@ def test_mask_and_values_share_leading_axes():
 
   for actual, desired in zip(gradients("blockwise"), gradients("dense"), strict=True):
     np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("block_sizes", [(4, 5), (5, 4)], ids=str)  # 5 times 4 tiles, and 4 times 5
+@pytest.mark.parametrize("normalizer", [None, attention.Sigmoid()], ids=["softmax", "sigmoid"])
+def test_arrays_of_pairs_when_blocks_are_parallel(normalizer, block_sizes, monkeypatch, fresh_programs):
+  # As on a GPU, where several blocks of queries are computed together.
+  monkeypatch.setattr(device, "is_cpu", lambda: False)
+  rng = np.random.default_rng(0)
+  vectors = [rng.standard_normal((2, 3, 19, 7), dtype=np.float32) for _ in range(3)]
+  bias = rng.standard_normal((3, 19, 19), dtype=np.float32)
+  mask = rng.random((2, 1, 19, 19)) < 0.7
+
+  def both_passes(implementation):
+    def loss(bias, *vectors):
+      options = {"normalizer": normalizer, "implementation": implementation, "block_sizes": block_sizes}
+      context = attention.scaled_dot_product_attention(*vectors, mask=mask, bias=bias, **options)
+      return jnp.sum(context**2), context
+
+    return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(bias, *vectors)
+
+  assert_trees_close(both_passes("blockwise"), both_passes("dense"), 64 * FLOAT32)

@@ -1,5 +1,7 @@
 """Block summaries of masks, and the windows of keys that known masks allow."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -231,3 +233,21 @@ def test_one_sided_bands_have_no_windows():
       for implementation in ("blockwise", "dense")
     )
     assert_close(result, wanted, FLOAT32)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class PairAsSummary(attention.masks.Mask):
+  """A wrong mask: its summary is a tuple."""
+
+  def mask_mod(self, t, s):
+    return s <= t
+
+  def block_summary(self, t, s):
+    return s[0] <= t[1], s[1] <= t[0]
+
+
+def test_a_summary_must_be_a_block_summary():
+  vectors = np.ones((16, 3), np.float32)
+  with pytest.raises(ValueError, match=r"^PairAsSummary.block_summary must return a BlockSummary, got \("):
+    attention.scaled_dot_product_attention(*[vectors] * 3, mask=PairAsSummary(), implementation="blockwise")
