@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import linen as nn
+from flax.core import Scope
 from flax.linen.module import InterceptorContext
 
 import attention
@@ -117,7 +118,8 @@ def _check_result(
 ) -> Any:
   """Calls a method of a module and returns its result. Raises ValueError if it has other shapes."""
   result, module = function(*args, **kwargs), context.module
-  key = type(module.parent).__name__, module.name, context.method_name
+  parent = "RecurrentDecoder" if isinstance(module.parent, Scope) else type(module.parent).__name__
+  key = parent, module.name, context.method_name  # in a loop over steps, the parent is the scope of the loop
   if key not in _RESULTS or isinstance(module, attention.MultiHeadAttention):
     return result
   sizes = {"B": _B, "T": args[0].shape[1] if key[1] == "attention" else _T, "S": _S, "V": vocabulary_size}
