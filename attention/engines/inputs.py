@@ -75,7 +75,7 @@ class Inputs(NamedAxes):
     s: key positions [S], like t.
     nonfinite_queries: which queries or query features are not finite, booleans [... T].
     nonfinite_keys: which keys, key features or values are not finite, booleans [... S].
-    has_padding: whether the last block may end with copies of the last key, which are masked.
+    is_key: which keys are not padding, booleans [S]. None: all.
   """
 
   axes = {
@@ -86,6 +86,7 @@ class Inputs(NamedAxes):
     "nonfinite_keys": "S",
     "t": "T",
     "s": "S",
+    "is_key": "S",
   }
   options: Options
   queries: Any
@@ -95,7 +96,7 @@ class Inputs(NamedAxes):
   s: jax.Array
   nonfinite_queries: Any = None
   nonfinite_keys: Any = None
-  has_padding: bool = dataclasses.field(default=False, metadata={"static": True})
+  is_key: Any = None
 
   def with_features(self) -> "Inputs":
     """Returns the inputs with query and key features in the place of queries and keys."""
@@ -130,9 +131,9 @@ class Inputs(NamedAxes):
       allowed = jnp.broadcast_to(~is_minus_infinity(terms), pairs)
       scores += jnp.where(allowed, terms, 0)
     scores = _scores(options.score, "score_mod", pairs, scores, t, s)
-    if self.has_padding:
-      is_new = jnp.concatenate([jnp.ones(1, bool), self.s[1:] != self.s[:-1]])[None, :]
-      allowed = jnp.broadcast_to(is_new, pairs) if allowed is None else allowed & is_new
+    if self.is_key is not None:
+      is_key = jnp.broadcast_to(self.is_key[None, :], pairs)
+      allowed = is_key if allowed is None else allowed & is_key
     if options.mask is not None:
       tile = jnp.broadcast_to(select_index(options.mask.tile(t, s), options.index), pairs)
       allowed = tile if allowed is None else allowed & tile

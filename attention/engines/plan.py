@@ -136,7 +136,7 @@ def make_plan(
     tiles = known_tiles(mask, T, S, queries, keys)  # type: ignore[arg-type]
     skips_tiles = tiles is None or not tiles.all()
   if keys.padding != 0:
-    inputs = dataclasses.replace(inputs, has_padding=True)
+    inputs = dataclasses.replace(inputs, is_key=jnp.ones(S, bool))  # the padding of a boolean array is False
   # On a CPU, query blocks are computed one at a time, so that each can skip its empty tiles.
   pairs = assumed_product((together, queries.size, keys.size))
   blocks_per_step = 1 if is_cpu else max(1, PAIRS_IN_PARALLEL // pairs)
