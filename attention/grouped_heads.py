@@ -17,7 +17,7 @@ from attention.engines.rule_checks import check_rules
 from attention.functional import attend_checked
 from attention.scores.base import Score
 from attention.scores.dot_product import ScaledDotProduct
-from attention.validation import AttendOptions, check_options
+from attention.validation import AttendOptions, check_names, check_options
 
 
 def attend_heads(
@@ -50,6 +50,7 @@ def attend_heads(
   References:
     Ainslie et al. 2023, arXiv:2305.13245.
   """
+  check_names("attend_heads", options)
   checked, settings = check_options(ScaledDotProduct() if score is None else score, **options)
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   return settings.select_output(attend_heads_checked(queries, keys, values, checked, settings=settings))

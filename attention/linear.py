@@ -24,7 +24,7 @@ def linear(
   Args:
     vectors: [... D].
     kernel: [D X].
-    dtype: of the result. Default: that of the vectors.
+    dtype: of the result. Default: as in `jnp.einsum`.
     bias: [X] or [... X].
   """
   rows = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])

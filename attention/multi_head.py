@@ -16,7 +16,7 @@ from attention.grouped_heads import attend_heads_checked
 from attention.linear import merge_heads, project_heads
 from attention.scores.base import Score
 from attention.scores.dot_product import ScaledDotProduct
-from attention.validation import AttendOptions, check_options
+from attention.validation import AttendOptions, check_names, check_options
 
 
 @register_pytree
@@ -91,6 +91,7 @@ def multi_head_attention(
   if not isinstance(weights, MultiHeadWeights):
     raise ValueError(f"weights must be MultiHeadWeights, got {weights!r}")
   broadcast_leading(inputs_q, inputs_kv, names="inputs_q and inputs_kv")
+  check_names("multi_head_attention", options)
   checked, settings = check_options(ScaledDotProduct() if score is None else score, **options)
   return settings.select_output(
     _multi_head_attention(inputs_q, inputs_kv, weights, checked, settings=settings)

@@ -124,8 +124,6 @@ def _block_statistics(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array]
 def _update_max(largest: jax.Array, tile: ScoreTile) -> jax.Array:
   """Returns the larger of `largest` and the largest score of a tile, [T 1], with its derivatives."""
   scores = jnp.where(tile.valid, tile.scores, levels(tile.scores.dtype).masked)
-  if 0 in scores.shape:
-    return largest
   index = jnp.argmax(jax.lax.stop_gradient(scores), axis=-1, keepdims=True)
   tile_max = jnp.take_along_axis(scores, index, axis=-1)
   return jnp.where(tile_max > largest, tile_max, largest)

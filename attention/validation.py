@@ -1,6 +1,7 @@
 """Validation and conversion of the arguments of attention functions."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, TypedDict, TypeVar
 
 import jax
@@ -34,6 +35,12 @@ class AttendOptions(TypedDict, total=False):
   return_logsumexp: bool
   implementation: str
   block_sizes: tuple[int, int] | None
+
+
+def check_names(function: str, options: Mapping[str, Any]) -> None:
+  """Raises TypeError, as Python does, if a function of `AttendOptions` gets another keyword argument."""
+  for name in options.keys() - AttendOptions.__annotations__.keys():
+    raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def check_options(

@@ -18,10 +18,10 @@ rematerialized = functools.partial(
 
 
 class IndexBatch(NamedTuple):
-  """Indices of the leading axes that are computed together.
+  """Indices of the leading axes that are computed together, and perhaps several blocks of queries.
 
   Attributes:
-    sizes: the sizes of the leading axes of these indices.
+    sizes: the sizes of the leading axes of these indices; the number of blocks comes first.
     is_batched: for each of these axes, which arrays have it.
   """
 
@@ -105,7 +105,7 @@ def map_index_batches(
     count += 1
   size, others, is_moving = math.prod(leading[:count]), leading[count:], moves(0)
   merged = [
-    array.reshape(*array.shape[:start], *[size] * moving, *array.shape[start + count :])
+    array.reshape(*array.shape[:start], *((size,) if moving else ()), *array.shape[start + count :])
     for array, start, moving in zip(arrays, starts, is_moving, strict=True)
   ]
 
@@ -120,15 +120,19 @@ def map_index_batches(
 
   if not any(is_moving):
     axis = len(batch.sizes)
-    results = jax.tree.map(
-      lambda result: jnp.repeat(jnp.expand_dims(result, axis), size, axis), inner(merged, None)
-    )
+    results = jax.tree.map(lambda result: _repeat(result, axis, size), inner(merged, None))
   elif per_step is None or batch.sizes:
     axes = [start if moving else None for start, moving in zip(starts, is_moving, strict=True)]
     results = inner(match_sharding(merged, axes), size)
   else:
     results = map_slices(inner, merged, is_moving, max(1, per_step // max(1, assumed_product(others))))
   return jax.tree.map(with_axes, results)
+
+
+def _repeat(array: jax.Array, axis: int, size: int) -> jax.Array:
+  """Returns an array repeated along a new axis."""
+  shape = (*array.shape[:axis], size, *array.shape[axis:])
+  return jnp.broadcast_to(jnp.expand_dims(array, axis), shape)
 
 
 def map_slices(

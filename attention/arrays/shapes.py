@@ -52,7 +52,7 @@ def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
     return jnp.broadcast_shapes(*shapes)
   except ValueError:
     got = ", ".join(str(array.shape) for array in arrays)
-    hint = heads_hint(*arrays) if names == "queries, keys and values" else ""
+    hint = heads_hint(*arrays) if len(arrays) == 3 else ""
     raise ValueError(f"leading axes of {names} must broadcast, got shapes {got}{hint}") from None
 
 

@@ -64,5 +64,7 @@ def leading_axes_may_be_sharded() -> bool:
   Inside `jax.shard_map` no axis is sharded, since each device only sees its shard.
   """
   kinds = jax.sharding.get_abstract_mesh().axis_types
+  if jax.sharding.AxisType.Explicit in kinds:
+    return True
   is_in_shard_map = bool(kinds) and all(kind == jax.sharding.AxisType.Manual for kind in kinds)
   return jax.device_count() > 1 and not is_in_shard_map

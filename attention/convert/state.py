@@ -43,7 +43,7 @@ class State:
       got = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "no names"
       raise ValueError(f"state must have the name {name!r}, got {got}")
     self._read.add(name)
-    return as_array(name, self._state[name])
+    return tensor_to_array(name, self._state[name])
 
   def get(self, name: str) -> jax.Array | None:
     return self[name] if self._prefix + name in self._state else None
@@ -95,7 +95,7 @@ class State:
       raise ValueError(f"unexpected parameters in state, which the layer lacks: {', '.join(more[:8])}")
 
 
-def as_array(name: str, value: Any) -> jax.Array:
+def tensor_to_array(name: str, value: Any) -> jax.Array:
   """Returns an array of a state, or raises ValueError if it is none."""
   dtype = None
   if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps with a gradient or on another device

@@ -17,7 +17,7 @@ Both sums are over tiles, and `fold_tiles` computes both.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,12 +34,10 @@ from attention.arrays.named_axes import first_index, has_user_code
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.dense import AttentionOutput, dense
 from attention.engines.inputs import Inputs
-from attention.engines.loops import fold_tiles
+from attention.engines.loops import Arrays, fold_tiles
 from attention.engines.normalized import normalized_attention
 from attention.engines.plan import Plan, make_plan
 from attention.normalizers.softmax import Softmax
-
-Tree = TypeVar("Tree")
 
 
 class OnlineSoftmax(NamedTuple):
@@ -135,12 +133,12 @@ def blockwise(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
+def flash_attention(plan: Plan, leaves: Arrays) -> Results:
   """Computes the results of all queries over all keys."""
   values = plan.inputs(leaves).values
   dtype, D = values.dtype, values.shape[-1]
 
-  def step(sums: OnlineSoftmax | None, leaves: list[jax.Array]) -> OnlineSoftmax:
+  def step(sums: OnlineSoftmax | None, leaves: Arrays) -> OnlineSoftmax:
     tile = plan.inputs(leaves)
     scores = masked_scores(*tile.scores_and_allowed(), tile.nonfinite_keys)
     row_max = row_maxima(scores)
@@ -160,7 +158,7 @@ def flash_attention(plan: Plan, leaves: list[jax.Array]) -> Results:
     row_max = jnp.full((*rows, 1), levels(dtype).masked)
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, D), dtype))
 
-  def finish(sums: OnlineSoftmax, leaves: list[jax.Array]) -> Results:
+  def finish(sums: OnlineSoftmax, leaves: Arrays) -> Results:
     row_max = mark_rows(sums.row_max, plan.inputs(leaves).nonfinite_queries)
     denominator = jnp.where(sums.denominator == 0, 1, sums.denominator)
     return Results(finish_rows(row_max, sums.context / denominator), row_max, jnp.log(denominator))
@@ -176,23 +174,23 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   results = flash_attention(plan, leaves)
   dtype, D = results.context.dtype, results.context.shape[-1]
   # Zero tangents are left out.
-  moving = [i for i, tangent in enumerate(tangents) if not _is_zero(tangent)]
-  arrays = [*leaves, *(tangents[i] for i in moving), *results]
-  letters = [*plan.letters, *(plan.letters[i] for i in moving), "TX", "TX", "TX"]
+  nonzero = [i for i, tangent in enumerate(tangents) if not _is_zero(tangent)]
+  arrays = [*leaves, *(tangents[i] for i in nonzero), *results]
+  letters = [*plan.letters, *(plan.letters[i] for i in nonzero), "TX", "TX", "TX"]
 
-  def step(sums: DerivativeSums | None, arrays: list[jax.Array]) -> DerivativeSums:
+  def step(sums: DerivativeSums | None, arrays: Arrays) -> DerivativeSums:
     leaves, tangents, (_, row_max, log_denominator) = _split(arrays, len(plan.letters))
 
-    def scores_and_values(moving_leaves: list[jax.Array]) -> Any:
+    def scores_and_values(varied: Arrays) -> Any:
       replaced = list(leaves)
-      for i, leaf in zip(moving, moving_leaves, strict=True):
+      for i, leaf in zip(nonzero, varied, strict=True):
         replaced[i] = leaf
       tile = plan.inputs(replaced)
       scores, allowed = tile.scores_and_allowed()
       return (scores, tile.values), (tile, allowed)
 
     (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
-      scores_and_values, ([leaves[i] for i in moving],), (tangents,), has_aux=True
+      scores_and_values, ([leaves[i] for i in nonzero],), (tangents,), has_aux=True
     )
     exponents = masked_scores(scores, allowed) - row_max - log_denominator
     exponents = jnp.where(exponents > 0, 0, exponents)  # for huge scores, rounding errors may be large
@@ -207,17 +205,17 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   def initial(*rows: int) -> DerivativeSums:
     return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
 
-  def clean(arrays: list[jax.Array]) -> list[jax.Array]:
+  def clean(arrays: Arrays) -> Arrays:
     """Returns finite vectors, with zero tangents where they were not finite."""
     given, tangents, results = _split(arrays, len(plan.letters))
     leaves = plan.clean(given)
     cleaned = [
       tangent if leaves[i] is given[i] else jnp.where(leaves[i] == given[i], tangent, 0)
-      for i, tangent in zip(moving, tangents, strict=True)
+      for i, tangent in zip(nonzero, tangents, strict=True)
     ]
     return [*leaves, *cleaned, *results]
 
-  def finish(sums: DerivativeSums, arrays: list[jax.Array]) -> DerivativeSums:
+  def finish(sums: DerivativeSums, arrays: Arrays) -> DerivativeSums:
     results = Results(*arrays[-3:])
     # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.
     is_valid = is_valid_row(results.row_max)
@@ -229,7 +227,7 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   return results, Results(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
 
 
-def _split(arrays: list[jax.Array], count: int) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
+def _split(arrays: Arrays, count: int) -> tuple[Arrays, Arrays, Arrays]:
   """Returns the leaves of the Inputs, their tangents, and the Results."""
   return arrays[:count], arrays[count:-3], arrays[-3:]
 

@@ -49,18 +49,19 @@ def dense(
     return_weights: also compute the weights.
     return_logsumexp: also compute the logsumexp; the normalizer must be `Softmax`.
   """
+
+  def requested(context: jax.Array, weights: jax.Array, logsumexp: jax.Array) -> AttentionOutput:
+    return AttentionOutput(
+      context, weights if return_weights else None, logsumexp if return_logsumexp else None
+    )
+
   if 0 in shape[:-2]:
     shapes = (*shape[:-1], inputs.values.shape[-1]), shape, shape[:-1]
-    return AttentionOutput(*(jnp.zeros(empty, inputs.values.dtype) for empty in shapes))
+    return requested(*(jnp.zeros(empty, inputs.values.dtype) for empty in shapes))
   leaves, structure = jax.tree.flatten(inputs)
 
   def at_index(leaves: list[jax.Array]) -> AttentionOutput:
-    output = dense_at_index(jax.tree.unflatten(structure, leaves))
-    return AttentionOutput(
-      output.context,
-      output.weights if return_weights else None,
-      output.logsumexp if return_logsumexp else None,
-    )
+    return requested(*dense_at_index(jax.tree.unflatten(structure, leaves)))
 
   ranks, leading = [len(letters) for letters in leaf_axes(inputs)], shape[:-2]
   separate = leading_axes_may_be_sharded() or not all(map(is_known, leading))

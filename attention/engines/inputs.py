@@ -130,7 +130,7 @@ class Inputs(NamedAxes):
       terms = select_index(terms, options.index).astype(dtype)
       allowed = jnp.broadcast_to(~is_minus_infinity(terms), pairs)
       scores += jnp.where(allowed, terms, 0)
-    scores = _scores(options.score, "score_mod", pairs, scores, t, s)
+    scores = _scores(options.score, "score_mod", pairs, scores, t, s).astype(dtype)
     if self.is_key is not None:
       is_key = jnp.broadcast_to(self.is_key[None, :], pairs)
       allowed = is_key if allowed is None else allowed & is_key
@@ -175,13 +175,16 @@ def _scores(score: Score, method: str, pairs: tuple[int, int], *arguments: Any) 
 
 def _shapes(score: Score, name: str, arguments: tuple[Any, ...]) -> str:
   """Returns the shapes that a method of a score sees, for an error."""
-  fields = {path[0].name: np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(score)}
+  leaves = jax.tree_util.tree_leaves_with_path(score)
+  fields = {getattr(path[0], "name", ""): np.shape(leaf) for path, leaf in leaves}
   seen = [str(np.shape(leaf)) for leaf in jax.tree.leaves(arguments)]
-  seen += [f"{type(score).__name__}.{field} {shape}" for field, shape in fields.items()]
+  seen += [f"{type(score).__name__}.{field} {shape}" for field, shape in fields.items() if field]
   message = f"{name}, for one sequence and head, sees shapes {', '.join(seen)}"
-  if shared := [field for field, shape in fields.items() if shape and field not in score.axes]:
-    letters = "HKLMNO"[: len(fields[shared[0]]) - 1]
-    message += f'; if {shared[0]} has one array per head, set axes = {{"{shared[0]}": "{letters}"}}'
+  for field, shape in fields.items():
+    is_nested = isinstance(getattr(score, field, None), NamedAxes)
+    if field and shape and field not in score.axes and not is_nested:
+      letters = "HKLMNO"[: len(shape) - 1]
+      return f'{message}; if {field} has one array per head, set axes = {{"{field}": "{letters}"}}'
   return message
 
 

@@ -54,7 +54,7 @@ def fold_tiles(
     def from_initial(arrays: Arrays, batch: IndexBatch) -> Tree:
       first = None if plan.keys.count == 1 else initial(*batch.sizes, plan.queries.size)
       carry = fold_key_blocks(plan, batch.vmap(step), first, arrays, letters, batch)
-      # While the block is in the cache.
+      # Finished here, while the block is in the cache.
       return batch.vmap(finish, [int("S" in axes) for axes in letters])(carry, arrays)
 
     return over_query_blocks(plan, from_initial, arrays, letters, clean)
@@ -88,8 +88,9 @@ def over_query_blocks(
 
   Args:
     plan: the plan.
-    function: takes the arrays of a block of queries and all blocks of keys, as `fold_key_blocks`, at some
-      indices of the leading axes, and the batch of these indices; returns a pytree of arrays [... T *].
+    function: takes the arrays of one or several blocks of queries and all blocks of keys, as
+      `fold_key_blocks`, and their batch: the axis of several blocks, and indices of the leading axes; returns
+      a pytree of arrays [... T *].
     arrays: leaves of the Inputs, and possibly more arrays.
     letters: their axis letters.
     clean: replaces arrays that are not finite. Default: vectors become finite.
@@ -98,45 +99,45 @@ def over_query_blocks(
     A pytree of arrays [... T *].
   """
 
+  has_windows = plan.windows is not None
+  is_cut = ["T" in axes or ("S" in axes and has_windows) for axes in letters]
+
+  def with_key_blocks(arrays: Arrays, of_queries: bool) -> Arrays:
+    """Returns arrays with an axis S, of each block of queries or shared by all, as blocks of keys."""
+    return [
+      split_keys(plan, array, axes) if "S" in axes and cut == of_queries else array
+      for array, axes, cut in zip(arrays, letters, is_cut, strict=True)
+    ]
+
   def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
-    return plan.recomputed(functools.partial(at_indices, batch))(arrays)
+    @plan.recomputed
+    def at_indices(arrays: Arrays) -> Tree:
+      arrays = plan.clean(arrays) if clean is None else clean(arrays)
+      blocks = []
+      for array, axes in zip(arrays, letters, strict=True):
+        if "T" in axes:
+          array = split(array, axes.find("T") - len(axes), plan.queries)
+        if "S" in axes and plan.windows is not None:
+          size, axis = plan.keys.length, axes.find("S") - len(axes)
+          array = windows_of(array, axis, plan.windows, size, of_blocks="T" in axes)
+        blocks.append(array)
+      blocks = with_key_blocks(blocks, False)
 
-  def at_indices(batch: IndexBatch, arrays: Arrays) -> Tree:
-    arrays = plan.clean(arrays) if clean is None else clean(arrays)
-    has_queries = ["T" in axes or ("S" in axes and plan.windows is not None) for axes in letters]
-    blocks = []
-    for array, axes, is_cut in zip(arrays, letters, has_queries, strict=True):
-      if "T" in axes:
-        array = split(array, axes.find("T") - len(axes), plan.queries)
-      if "S" in axes and plan.windows is not None:
-        size, axis = plan.keys.length, axes.find("S") - len(axes)
-        array = windows_of(array, axis, plan.windows, size, of_blocks="T" in axes)
-      # Blocks of keys that are the same for all queries are cut once.
-      blocks.append(split_keys(plan, array, axes) if "S" in axes and not is_cut else array)
+      def at_blocks(arrays: Arrays, count: int | None) -> Tree:
+        several = batch
+        if count is not None:
+          several = IndexBatch((count, *batch.sizes), (is_cut, *batch.is_batched))
+        return plan.recomputed(lambda arrays: function(with_key_blocks(arrays, True), several))(arrays)
 
-    def at_blocks(arrays: Arrays, count: int | None) -> Tree:
-      several = batch
-      if count is not None:
-        several = IndexBatch((count, *batch.sizes), (has_queries, *batch.is_batched))
+      if plan.queries.count == 1:
+        first = [array[0] if cut else array for array, cut in zip(blocks, is_cut, strict=True)]
+        return at_blocks(first, None)
+      stacked = map_slices(at_blocks, blocks, is_cut, plan.query_blocks_per_step)
+      return jax.tree.map(lambda array: join(array, -2, plan.queries), stacked)
 
-      @plan.recomputed
-      def of_blocks(arrays: Arrays) -> Tree:
-        cut = [
-          split_keys(plan, array, axes) if "S" in axes and is_cut else array
-          for array, axes, is_cut in zip(arrays, letters, has_queries, strict=True)
-        ]
-        return function(cut, several)
+    return at_indices(arrays)
 
-      return of_blocks(arrays)
-
-    if plan.queries.count == 1:
-      first = [array[0] if is_cut else array for array, is_cut in zip(blocks, has_queries, strict=True)]
-      return at_blocks(first, None)
-    stacked = map_slices(at_blocks, blocks, has_queries, plan.query_blocks_per_step)
-    return jax.tree.map(lambda array: join(array, -2, plan.queries), stacked)
-
-  # The loop over leading axes is inside the differentiation rule, since JAX's derivative of it would store
-  # arrays that broadcast once per index.
+  # Outside the rule, JAX's derivative of this loop would store a copy of shared arrays for each index.
   with jax.default_matmul_precision(plan.precision):
     return map_index_batches(at_batch, arrays, list(map(len, letters)), plan.leading, plan.per_step)
 
@@ -144,6 +145,7 @@ def over_query_blocks(
 def split_keys(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
   """Returns an array with an axis "S" as blocks of keys, [J *], transposed by `turn`."""
   array = turn(plan, split(array, axes.find("S") - len(axes), plan.keys), axes)
+  # Without a barrier, XLA would transpose the keys again in each tile.
   return jax.lax.optimization_barrier(array) if plan.is_differentiated else array
 
 

@@ -123,13 +123,13 @@ def make_plan(
   mask, is_cpu = inputs.options.mask, device.is_cpu()
   may_be_sharded = sharding.leading_axes_may_be_sharded()
   together = assumed_product(leading) if may_be_sharded else 1
-  windows: Any = None
+  blocks: Any = None
   if mask is not None and axis_name is None and is_known(T) and is_known(S):
-    windows = find_windows(mask, T, S, together, block_sizes)
-  if windows is None:
+    blocks = find_windows(mask, T, S, together, block_sizes)
+  if blocks is None:
     sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), mask is not None, together)
-    windows = even_blocks(T, sizes[0], num_parts), even_blocks(S, sizes[1], num_parts), None
-  queries, keys, starts = windows
+    blocks = even_blocks(T, sizes[0], num_parts), even_blocks(S, sizes[1], num_parts), None
+  queries, keys, starts = blocks
   # All devices must take the same branch, so tiles are not skipped where leading axes may be sharded.
   skips_tiles = mask is not None and keys.count != 1 and is_cpu and not may_be_sharded
   if skips_tiles and starts is None and axis_name is None and is_known(T) and is_known(S):

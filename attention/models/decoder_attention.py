@@ -35,6 +35,7 @@ _LAYERS: dict[str, Any] = {
   "none": lambda: None,
 }
 ATTENTION_TYPES = tuple(_LAYERS)
+STEP_RNGS: Any = {"params": False, "dropout": True}  # which random numbers differ between the steps of a loop
 
 
 class DecoderMemory(NamedTuple):
@@ -127,8 +128,7 @@ def attend(
       output = layer.step(queries, memory.keys_values, state, **options)
       return output.state, (output.context, output.weights)
 
-    rngs: Any = {"params": False, "dropout": True}
-    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=rngs, in_axes=1, out_axes=1)
+    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=STEP_RNGS, in_axes=1, out_axes=1)
     state, (contexts, weights) = scan(layer, state, queries)
     return AttentionResult(contexts, weights[:, None], state)
   has_heads = isinstance(layer, MultiHeadAttention)

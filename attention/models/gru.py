@@ -73,7 +73,7 @@ def gru_step(
     recurrent_mask: as in `gru`, [... H], or None.
 
   Returns:
-    [... H].
+    [... H], in the dtype of the state.
 
   References:
     Cho et al. 2014, arXiv:1406.1078, section 2.3, with the reset gate after the recurrent product as in
@@ -89,7 +89,8 @@ def gru_step(
   recurrent += jnp.broadcast_to(weights.recurrent_bias, recurrent.shape)
   reset = jax.nn.sigmoid(reset + state_reset)
   update = jax.nn.sigmoid(update + state_update)
-  return (1 - update) * jnp.tanh(candidate + reset * recurrent) + update * state
+  after = (1 - update) * jnp.tanh(candidate + reset * recurrent) + update * state
+  return after.astype(state.dtype)
 
 
 def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:

@@ -12,13 +12,18 @@ from attention.layers.projections import LayerNorm, Linear
 from attention.linear import linear
 from attention.models import decoder_attention
 from attention.models.base import RecurrentModel, TokenDecoder, logits_of
-from attention.models.decoder_attention import AttentionResult, DecoderMemory, is_stateful, mean_of_heads
+from attention.models.decoder_attention import (
+  STEP_RNGS,
+  AttentionResult,
+  DecoderMemory,
+  is_stateful,
+  mean_of_heads,
+)
 from attention.models.encoders import Encoded
 from attention.models.gru import GRUModule, gru, gru_step
 from attention.normalizers.base import Normalizer
 
 ATTEND_ORDERS = ("before", "after")
-_RNGS: Any = {"params": False, "dropout": True}  # of loops over steps
 
 
 class State(NamedTuple):
@@ -205,7 +210,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       )
       return state, (features[:, 0], None if weights is None else weights[:, :, 0])
 
-    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=_RNGS, in_axes=1, out_axes=(1, 2))
+    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=STEP_RNGS, in_axes=1, out_axes=(1, 2))
     return scan(self, state, (embedded, dropout_masks.outputs))[1]
 
   def _draw_dropout_masks(self, state: State, embedded: jax.Array, *, deterministic: bool) -> DropoutMasks:
@@ -295,6 +300,8 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       state = gru_step(cell, state, projected, recurrent_mask=recurrent_mask)
       return (state, result.state), (state, result.context[:, 0], result.weights[:, :, 0])
 
-    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=_RNGS, in_axes=1, out_axes=(1, 1, 2))
+    scan: Any = nn.scan(
+      step, variable_broadcast="params", split_rngs=STEP_RNGS, in_axes=1, out_axes=(1, 1, 2)
+    )
     carry, (states, contexts, weights) = scan(self, (state.layers[0], state.attention_state), projected)
     return carry[0], states, AttentionResult(contexts, weights, carry[1])

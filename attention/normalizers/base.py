@@ -71,8 +71,8 @@ def pair_weights(normalizer: Normalizer, tile: ScoreTile, state: Any) -> jax.Arr
   for array in jax.tree.leaves(state):
     if jnp.shape(array) != rows:
       name = type(normalizer).__name__
-      raise ValueError(f"{name}.row_state must return arrays [T 1] = {rows}, got shape {jnp.shape(array)}")
-  # Rows without a valid pair may have a state of 0, by which weights must not be divided.
+      raise ValueError(f"the state of {name} must be arrays [T 1] = {rows}, got shape {jnp.shape(array)}")
+  # Empty rows may have a state of 0, by which weights must not be divided.
   is_valid = jnp.any(tile.valid, axis=-1, keepdims=True)
   state = jax.tree.map(lambda array: jnp.where(is_valid, array, jnp.ones_like(array)), state)
   weights = normalizer.weights(tile, state)
@@ -80,4 +80,4 @@ def pair_weights(normalizer: Normalizer, tile: ScoreTile, state: Any) -> jax.Arr
     got = "None" if weights is None else f"shape {jnp.shape(weights)}"
     raise ValueError(f"{type(normalizer).__name__}.weights must return weights [T S] = {pairs}, got {got}")
   # Most masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
-  return jnp.where(tile.valid, weights, 0)
+  return jnp.where(tile.valid, weights, 0).astype(tile.scores.dtype)

@@ -662,6 +662,31 @@ def test_arrays_of_heads_need_axes(score, message, implementation):
     attention.attend(score, *THREE, implementation=implementation)
 
 
+def test_unknown_options_name_the_function():
+  with pytest.raises(TypeError, match=r"^attend_heads\(\) got an unexpected keyword argument 'masks'$"):
+    attention.attend_heads(*THREE, masks=None)
+
+
+@jax.tree_util.register_pytree_node_class
+class ByPosition(attention.Score):
+  """A wrong score, registered without names of its fields."""
+
+  def tree_flatten(self):
+    return [np.ones((2, 4))], None
+
+  @classmethod
+  def tree_unflatten(cls, known, leaves):
+    return cls()
+
+  def scores(self, query_features, key_features):
+    raise ValueError("my error")
+
+
+def test_errors_of_scores_are_kept():
+  with pytest.raises(ValueError, match=r"^my error"):
+    attention.attend(ByPosition(), *THREE)
+
+
 @pytest.mark.parametrize("sink", [np.inf, np.nan, np.array([0, np.inf])])
 def test_sinks_are_below_infinity(sink):
   with pytest.raises(ValueError, match="sink must be a real number below infinity, got "):

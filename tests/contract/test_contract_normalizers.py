@@ -586,7 +586,7 @@ class WithoutAxis(Exponentials):
 @pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_states_need_two_axes(implementation):
   vectors = np.ones((7, 3), np.float32)
-  message = r"WithoutAxis\.row_state must return arrays \[T 1\] = \(7, 1\), got shape \(7,\)"
+  message = r"the state of WithoutAxis must be arrays \[T 1\] = \(7, 1\), got shape \(7,\)"
   with pytest.raises(ValueError, match=message):
     attention.attend(
       attention.ScaledDotProduct(), *[vectors] * 3, normalizer=WithoutAxis(), implementation=implementation

@@ -332,9 +332,10 @@ def test_explicitly_sharded_arrays_are_dense(kind):
     attend(jax.device_put(vectors, sharding), "blockwise")
 
 
-def test_explicitly_sharded_queries_with_replicated_arrays():
+@pytest.mark.parametrize("count", [1, 2])
+def test_explicitly_sharded_queries_with_replicated_arrays(count):
   mesh = jax.make_mesh(
-    (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
+    (count,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:count]
   )
   vectors = np.random.default_rng(0).normal(size=(2, 7, 11)).astype(np.float32)
   options = {

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.arrays import device, leading_axes
+from attention.arrays import leading_axes
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
-@pytest.mark.parametrize("sequentially", [True, False])
-def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypatch):
-  monkeypatch.setattr(device, "is_cpu", lambda: sequentially)
+@pytest.mark.parametrize("per_step", [None, 1, 2, 4, 7, 30])
+def test_walking_over_leading_axes_is_broadcasting(kept, per_step):
   rng = np.random.default_rng(0)
   shapes = (2, 3, 5, 7), (2, 1, 5, 1), (1, 3, 1, 7), (1, 1, 1, 7)
   arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
@@ -24,7 +23,8 @@ def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypat
 
   @jax.jit
   def run(first, *others):
-    return leading_axes.map_leading_axes(product, [first, *others], [kept + 1] * 4, (2, 3, 5)[: 3 - kept])
+    leading = (2, 3, 5)[: 3 - kept]
+    return leading_axes.map_leading_axes(product, [first, *others], [kept + 1] * 4, leading, per_step)
 
   actual = run(*arrays)["product"]
   np.testing.assert_allclose(actual, np.prod(np.broadcast_arrays(*arrays), axis=0), rtol=1e-6, atol=1e-6)

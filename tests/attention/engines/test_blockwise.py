@@ -459,10 +459,14 @@ def test_mask_and_values_share_leading_axes():
 
 
 @pytest.mark.parametrize("block_sizes", [(4, 5), (5, 4)], ids=str)  # 5 times 4 tiles, and 4 times 5
+@pytest.mark.parametrize("most_pairs", [2**26, 60])  # all blocks of queries together; three, and a remainder
 @pytest.mark.parametrize("normalizer", [None, attention.Sigmoid()], ids=["softmax", "sigmoid"])
-def test_arrays_of_pairs_when_blocks_are_parallel(normalizer, block_sizes, monkeypatch, fresh_programs):
+def test_arrays_of_pairs_when_blocks_are_parallel(
+  normalizer, most_pairs, block_sizes, monkeypatch, fresh_programs
+):
   # As on a GPU, where several blocks of queries are computed together.
   monkeypatch.setattr(device, "is_cpu", lambda: False)
+  monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", most_pairs)
   rng = np.random.default_rng(0)
   vectors = [rng.standard_normal((2, 3, 19, 7), dtype=np.float32) for _ in range(3)]
   bias = rng.standard_normal((3, 19, 19), dtype=np.float32)

@@ -112,6 +112,28 @@ def test_a_step_has_any_leading_axes():
 
 
 @directions
+def test_masked_states_match_the_steps(reverse):
+  weights, state, inputs = draw()
+  mask = jnp.asarray(np.random.default_rng(3).normal(size=DIMS["BH"]), jnp.float32)
+  options = {"lengths": jnp.asarray(LENGTHS), "reverse": reverse, "recurrent_mask": mask}
+  actual = attention.gru(weights, state, inputs, **options)[1]
+  order = range(DIMS.T)
+  for t in reversed(order) if reverse else order:
+    projected = project_inputs(weights, inputs[:, t])
+    after = attention.gru_step(weights, state, projected, recurrent_mask=mask)
+    state = jnp.where((t < LENGTHS)[:, None], after, state)
+    assert_close(actual[:, t], state, FLOAT32)
+
+
+def test_states_keep_their_dtype():
+  weights, state, inputs = draw()
+  with jax.numpy_dtype_promotion("standard"):
+    states = attention.gru(weights, state.astype(jnp.bfloat16), inputs.astype(jnp.bfloat16))[1]
+  assert states.dtype == jnp.bfloat16
+  assert_close(states, attention.gru(weights, state, inputs)[1], 0.05)
+
+
+@directions
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
 def test_states_match_a_loop(reverse, lengths):
   weights, state, inputs = draw()
