@@ -142,6 +142,15 @@ def test_small_pre_activations_keep_their_digits(scale):
   assert_close(d_vector[0], np.sum(tanh, axis=(0, 1)) / scale, tolerance(max(SIZES[1]) ** 2))
 
 
+def test_one_small_unit_keeps_its_digits():
+  queries, keys, vector = draw((), *SIZES[1])
+  for array in (queries, keys):
+    array[:, 0] *= 1e-5
+  vector[:, 1:] = 0  # the other units are large, and do not count
+  desired, _, _ = exact(queries, keys, vector)
+  assert_close(sums_of_tanh(queries, keys, vector) * 1e5, desired * 1e5, tolerance(SIZES[1][2]))
+
+
 @pytest.mark.parametrize("size", [(2, 3, 5), (1, 1000, 9), (1000, 1, 9)])
 def test_few_sums_are_computed_directly(size, monkeypatch):
   monkeypatch.setattr(additive, "MAX_TERMS_WITHOUT_LOOPS", 2**13)
