@@ -11,6 +11,15 @@ import numpy as np
 
 from attention.arrays.dtypes import compute_dtype
 
+# Axes of arrays of vectors.
+_AXES = {
+  "queries": "[... T H]",
+  "keys": "[... S H]",
+  "values": "[... S D]",
+  "inputs_q": "[... T D]",
+  "inputs_kv": "[... S D]",
+}
+
 
 def as_array(name: str, value: Any, allowed: str = "an array") -> jax.Array:
   """Returns the value as an array, or raises ValueError.
@@ -143,15 +152,6 @@ def _as_numpy(number: Any) -> np.ndarray:
     return np.asarray(np.inf if number > 0 else -np.inf)
 
 
-_AXES = {
-  "queries": "[... T H]",
-  "keys": "[... S H]",
-  "values": "[... S D]",
-  "inputs_q": "[... T D]",
-  "inputs_kv": "[... S D]",
-}
-
-
 def check_vectors(**arrays: Any) -> list[jax.Array]:
   """Returns named arrays of vectors, or raises ValueError unless they have the axes of `_AXES` and one dtype.
 
@@ -173,7 +173,7 @@ def check_vectors(**arrays: Any) -> list[jax.Array]:
   return list(vectors.values())
 
 
-def floating(**arrays: jax.Array) -> list[jax.Array]:
+def as_compute_dtype(**arrays: jax.Array) -> list[jax.Array]:
   """Returns named arrays of vectors in at least float32; see `check_vectors`."""
   return [array.astype(compute_dtype(array.dtype)) for array in check_vectors(**arrays)]
 

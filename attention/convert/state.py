@@ -11,7 +11,18 @@ Linear = tuple[jax.Array, jax.Array | None]  # weight [X D], bias [X] or None
 
 
 class State:
-  """The arrays whose names begin with a prefix; also records which were read."""
+  """The arrays of a state whose names begin with a prefix; also records which were read.
+
+  Attributes:
+    needs_biases: whether linear layers must have biases.
+
+  Args:
+    state: a mapping from names to arrays.
+    prefix: of the names that are read.
+    needs_biases: as above.
+    has_kernels: whether weights are [in out], as in GPT-2, instead of [out in], as in PyTorch.
+    norm_offset: added to the weights of norms, as in Gemma.
+  """
 
   def __init__(
     self,
@@ -46,12 +57,15 @@ class State:
     return tensor_to_array(name, self._state[name])
 
   def get(self, name: str) -> jax.Array | None:
+    """Returns an array, or None if there is none of this name."""
     return self[name] if self._prefix + name in self._state else None
 
   def get_vector(self, name: str, size: int | None = None) -> jax.Array:
+    """Returns an array with one axis, of the given size if it is known."""
     return self._check_shape(name, self[name], (size,))
 
   def get_matrix(self, name: str, *, rows: int | None = None, columns: int | None = None) -> jax.Array:
+    """Returns an array with two axes, of the given sizes if they are known."""
     return self._check_shape(name, self[name], (rows, columns))
 
   def linear(self, name: str, *, rows: int | None = None, columns: int | None = None) -> Linear:
@@ -63,10 +77,12 @@ class State:
     return weight, self._bias(name, weight)
 
   def dense(self, name: str, *, rows: int | None = None, columns: int | None = None) -> dict[str, jax.Array]:
+    """Returns a linear layer as the parameters of `Linear`."""
     weight, bias = self.linear(name, rows=rows, columns=columns)
     return named("kernel", weight.T, bias)
 
   def norm(self, name: str, width: int) -> dict[str, jax.Array]:
+    """Returns the parameters of a norm."""
     weight = self.get_vector(f"{name}.weight", width)
     if self._norm_offset:  # in float32, as in Gemma: bfloat16 would round small weights
       weight = weight.astype(jnp.float32) + self._norm_offset
@@ -113,4 +129,5 @@ def tensor_to_array(name: str, value: Any) -> jax.Array:
 
 
 def named(name: str, array: jax.Array, bias: jax.Array | None) -> dict[str, jax.Array]:
+  """Returns parameters of a layer: an array, and its bias if there is one."""
   return {name: array} | ({} if bias is None else {"bias": bias})

@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.arrays.leading_axes import all_indices
 from attention.arrays.named_axes import has_user_code, leaf_axes
-from attention.arrays.shapes import check_pairs
+from attention.arrays.shapes import broadcasts_to, check_pairs
 from attention.masks.base import one_pair_of
 
 
@@ -52,8 +52,7 @@ def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple
       own = got[: len(got) - len(letters)]
       trailing = tuple(sizes.get(letter, size) for letter, size in zip(letters, got[len(own) :], strict=True))
       allowed = (*leading, *trailing)
-      fits = zip(got, allowed[len(allowed) - len(got) :], strict=False)
-      if len(own) <= len(leading) and all(size in (1, most) for size, most in fits):
+      if broadcasts_to(got, allowed):
         continue
       if field in ("mask", "bias") and letters == "TS":
         check_pairs(field, got, shape)

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from attention.arrays import device, sharding
-from attention.arrays.checks import as_real, check_rank, check_width, floating
+from attention.arrays.checks import as_compute_dtype, as_real, check_rank, check_width
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.named_axes import register_pytree
@@ -41,7 +41,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   >>> additive_scores(jax.numpy.zeros((1, 2)), jax.numpy.zeros((3, 2)), jax.numpy.ones(2)).tolist()
   [[0.0, 0.0, 0.0]]
   """
-  queries, keys = floating(queries=queries, keys=keys)
+  queries, keys = as_compute_dtype(queries=queries, keys=keys)
   score_vector = as_real("score_vector", score_vector).astype(queries.dtype)
   check_rank("score_vector", score_vector, "[... A]")
   vectors = score_vector[..., None, :]

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_real, check_rank, floating
+from attention.arrays.checks import as_compute_dtype, as_real, check_rank
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
@@ -35,7 +35,7 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
   >>> bilinear_scores(jnp.ones((1, 2)), jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
   [[6.0]]
   """
-  queries, keys = floating(queries=queries, keys=keys)
+  queries, keys = as_compute_dtype(queries=queries, keys=keys)
   score = Bilinear(as_real("matrix", matrix).astype(queries.dtype))
   return score.scores(score.query_features(queries), score.key_features(keys))
 

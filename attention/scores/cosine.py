@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_real, floating
+from attention.arrays.checks import as_compute_dtype, as_real
 from attention.arrays.named_axes import register_pytree
 from attention.scores.base import Score
 from attention.scores.dot_product import dot_product_scores
@@ -35,7 +35,7 @@ def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   >>> cosine_scores(jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 0.0], [0.0, 0.0]])).round(3).tolist()
   [[0.6000000238418579, 0.0]]
   """
-  queries, keys = floating(queries=queries, keys=keys)
+  queries, keys = as_compute_dtype(queries=queries, keys=keys)
   return dot_product_scores(_unit(queries), _unit(keys))
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_real, check_width, floating
+from attention.arrays.checks import as_compute_dtype, as_real, check_width
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import register_pytree
 from attention.arrays.shapes import broadcast_leading
@@ -34,7 +34,7 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
   [[11.0, 2.0]]
   """
-  queries, keys = floating(queries=queries, keys=keys)
+  queries, keys = as_compute_dtype(queries=queries, keys=keys)
   check_width("keys", keys, queries.shape[-1], "the width of the queries")
   broadcast_leading(queries, keys, names="queries and keys")
   return ScaledDotProduct(1.0).scores(queries, keys)
