@@ -128,8 +128,12 @@ def attend(
       output = layer.step(queries, memory.keys_values, state, **options)
       return output.state, (output.context, output.weights)
 
-    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=STEP_RNGS, in_axes=1, out_axes=1)
-    state, (contexts, weights) = scan(layer, state, queries)
+    if queries.shape[1] == 1:
+      state, outputs = step(layer, state, queries[:, 0])
+      contexts, weights = jax.tree.map(lambda array: array[:, None], outputs)
+    else:
+      scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=STEP_RNGS, in_axes=1, out_axes=1)
+      state, (contexts, weights) = scan(layer, state, queries)
     return AttentionResult(contexts, weights[:, None], state)
   has_heads = isinstance(layer, MultiHeadAttention)
   lengths = memory.lengths[:, None] if has_heads else memory.lengths

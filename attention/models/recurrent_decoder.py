@@ -240,11 +240,15 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     options: Any = {"deterministic": deterministic, "hard": hard}
     inputs = [embedded] if state.input_feed is None else [embedded, state.input_feed[:, None]]
     recurrent_mask = dropout_masks.states[0]
-    if self.attend_order == "before" and self.attention_layer is not None:
+    B, T, _ = embedded.shape
+    if self.attend_order == "before" and T != 1 and self.attention_layer is not None:
       last, states, result = self._attend_and_read(state, inputs, memory, recurrent_mask, **options)
     else:
-      if self.attend_order == "before":  # the context is the same at all steps
-        result = decoder_attention.attend(None, embedded, memory)
+      if self.attend_order == "before":  # with one query, or without attention, the context is just an input
+        queries = jnp.broadcast_to(state.layers[0][:, None], (B, T, self.features))
+        result = decoder_attention.attend(
+          self.attention_layer, queries, memory, state.attention_state, **options
+        )
         inputs.insert(1, result.context)
       concatenated = jnp.concatenate(inputs, axis=-1)
       cell = self.cells[0](concatenated.shape[-1])
@@ -291,6 +295,10 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     words, context, feed = jnp.split(cell.input, [E, E + C])
     projected = linear(jnp.concatenate(inputs, axis=-1), jnp.concatenate([words, feed]), bias=cell.bias)
 
+    first = state.layers[0]
+    # Other weights are computed for all queries at once, and not at all if they are unused.
+    has_weights = is_stateful(self.attention_layer)
+
     def step(self: "RecurrentDecoder", carry: Any, projected: jax.Array) -> tuple[Any, Any]:
       state, attention_state = carry
       result = decoder_attention.attend(
@@ -298,10 +306,14 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       )
       projected += linear(result.context[:, 0], context)
       state = gru_step(cell, state, projected, recurrent_mask=recurrent_mask)
-      return (state, result.state), (state, result.context[:, 0], result.weights[:, :, 0])
+      weights = result.weights[:, :, 0] if has_weights else None
+      return (state, result.state), (state, result.context[:, 0], weights)
 
-    scan: Any = nn.scan(
-      step, variable_broadcast="params", split_rngs=STEP_RNGS, in_axes=1, out_axes=(1, 1, 2)
-    )
-    carry, (states, contexts, weights) = scan(self, (state.layers[0], state.attention_state), projected)
+    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=STEP_RNGS, in_axes=1, out_axes=1)
+    carry, (states, contexts, weights) = scan(self, (first, state.attention_state), projected)
+    if has_weights:
+      weights = jnp.swapaxes(weights, 1, 2)
+    else:
+      queries = jnp.concatenate([first[:, None], states[:, :-1]], axis=1)
+      weights = decoder_attention.attend(self.attention_layer, queries, memory, **options).weights
     return carry[0], states, AttentionResult(contexts, weights, carry[1])
