@@ -314,6 +314,6 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     if has_weights:
       weights = jnp.swapaxes(weights, 1, 2)
     else:
-      queries = jnp.concatenate([first[:, None], states[:, :-1]], axis=1)
+      queries = jnp.concatenate([first[:, None], states], axis=1)[:, :-1]
       weights = decoder_attention.attend(self.attention_layer, queries, memory, **options).weights
     return carry[0], states, AttentionResult(contexts, weights, carry[1])
