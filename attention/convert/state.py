@@ -57,7 +57,7 @@ class State:
     return tensor_to_array(name, self._state[name])
 
   def get(self, name: str) -> jax.Array | None:
-    """Returns an array, or None if there is none of this name."""
+    """Returns the array of a name, or None if it is missing."""
     return self[name] if self._prefix + name in self._state else None
 
   def get_vector(self, name: str, size: int | None = None) -> jax.Array:
