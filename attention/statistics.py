@@ -15,8 +15,7 @@ from attention.arrays.sharding import mesh_of
 from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
 from attention.engines.inputs import Inputs, Options, Settings, prepare
-from attention.engines.loops import Arrays, over_query_blocks
-from attention.engines.normalized import at_each_index, block_rows, fold_rows
+from attention.engines.normalized import block_rows, fold_rows, map_query_blocks
 from attention.engines.plan import Plan, make_plan
 from attention.masks import Array, Mask
 from attention.normalizers.rows import ScoreTile
@@ -89,23 +88,22 @@ def _row_statistics(
       rows = jnp.zeros(shape[:-1], inputs.values.dtype)
       return RowStatistics(rows - jnp.inf, rows)
     sizes = (T, S) if implementation == "dense" else settings.block_sizes
-    plan, leaves = make_plan(inputs.with_features(), shape, sizes)
-    function = at_each_index(plan, functools.partial(_block_statistics, plan))
-    statistics = over_query_blocks(plan, function, leaves, plan.letters)
+    plan, inputs = make_plan(inputs.with_features(), shape, sizes)
+    statistics = map_query_blocks(plan, functools.partial(_block_statistics, plan), inputs)
     return RowStatistics(*(rows[..., 0] for rows in statistics))
 
 
-def _block_statistics(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
+def _block_statistics(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   """Returns the largest score and the entropy of a block of queries, [T 1] each."""
 
   def update(maxima: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
     return jnp.maximum(maxima[0], tile_max), _update_max(maxima[1], tile)
 
-  rows = block_rows(plan, arrays)
+  rows = block_rows(plan, inputs)
   scores = rows.like.scores
   lowest = jnp.full((scores.shape[0], 1), levels(scores.dtype).masked)
-  masked_max, max_score = fold_rows(plan, arrays, update, (lowest, lowest))
-  masked_max = mark_rows(masked_max, plan.inputs(arrays).nonfinite_queries)
+  masked_max, max_score = fold_rows(plan, inputs, update, (lowest, lowest))
+  masked_max = mark_rows(masked_max, inputs.nonfinite_queries)
   row_max = jax.lax.stop_gradient(max_score)
 
   def sums(tile: ScoreTile) -> tuple[jax.Array, ...]:

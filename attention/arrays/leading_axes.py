@@ -22,55 +22,64 @@ class IndexBatch(NamedTuple):
 
   Attributes:
     sizes: the sizes of the leading axes of these indices; the number of blocks comes first.
-    is_batched: for each of these axes, which arrays have it.
+    is_batched: for each of these axes, which arrays have it: a pytree of booleans for each argument.
   """
 
   sizes: tuple[int, ...] = ()
-  is_batched: tuple[list[bool], ...] = ()
+  is_batched: tuple[tuple[Any, ...], ...] = ()
 
-  def vmap(self, function: Callable[..., Any], axes: list[int] | None = None) -> Callable[..., Any]:
+  def vmap(self, function: Callable[..., Any], starts: tuple[Any, ...] | None = None) -> Callable[..., Any]:
     """Returns a function of these indices from a function of one.
 
     Args:
-      function: takes a carry and the arrays of one index; returns a pytree of arrays.
-      axes: number of axes before the leading axes of each array. Default: 0.
+      function: of one index. If it takes more arguments than `is_batched` has, these have all leading axes.
+      starts: number of axes before the leading axes of each array. Default: 0.
     """
     for size, is_batched in zip(reversed(self.sizes), reversed(self.is_batched), strict=True):
-      in_axes = [
-        axis if batched else None
-        for axis, batched in zip(axes or [0] * len(is_batched), is_batched, strict=True)
-      ]
-      function = jax.vmap(function, in_axes=(0, in_axes), axis_size=size)
+      at = jax.tree.map(lambda batched: 0, is_batched) if starts is None else starts
+      in_axes = jax.tree.map(lambda batched, start: start if batched else None, is_batched, at)
+      function = _vmap(function, in_axes, size)
     return function
+
+
+def _vmap(function: Callable[..., Any], in_axes: tuple[Any, ...], size: int) -> Callable[..., Any]:
+  """Returns `jax.vmap(function, in_axes)`, along the first axis of further arguments."""
+
+  def mapped(*arguments: Any) -> Any:
+    known = in_axes[: len(arguments)]
+    others = [0] * (len(arguments) - len(known))
+    return jax.vmap(function, in_axes=(*known, *others), axis_size=size)(*arguments)
+
+  return mapped
 
 
 ONE_INDEX = IndexBatch()
 
 
 def map_leading_axes(
-  function: Callable[[list[jax.Array]], Any],
-  arrays: list[jax.Array],
-  ranks: list[int],
+  function: Callable[..., Any],
+  arrays: tuple[Any, ...],
+  letters: tuple[Any, ...],
   leading: tuple[int, ...],
   per_step: int | None = None,
 ) -> Any:
   """Applies a function of one index to all indices of the leading axes of arrays, and stacks the results.
 
   Args:
-    function: takes the arrays of one index, without leading axes; returns a pytree of arrays.
-    arrays, ranks, leading, per_step: see `map_index_batches`.
+    function: takes its arguments at one index, without leading axes; returns a pytree of arrays.
+    arrays, letters, leading, per_step: see `map_index_batches`.
   """
 
-  def at_batch(arrays: list[jax.Array], batch: IndexBatch) -> Any:
-    return batch.vmap(lambda _, arrays: function(arrays))(None, arrays)
+  def at_batch(arrays: tuple[Any, ...], batch: IndexBatch) -> Any:
+    return batch.vmap(function)(*arrays)
 
-  return map_index_batches(at_batch, arrays, ranks, leading, per_step)
+  return map_index_batches(at_batch, arrays, letters, leading, per_step)
 
 
 def map_index_batches(
-  function: Callable[[list[jax.Array], IndexBatch], Any],
-  arrays: list[jax.Array],
-  ranks: list[int],
+  function: Callable[[tuple[Any, ...], IndexBatch], Any],
+  arrays: tuple[Any, ...],
+  letters: tuple[Any, ...],
   leading: tuple[int, ...],
   per_step: int | None = None,
   batch: IndexBatch = ONE_INDEX,
@@ -82,8 +91,8 @@ def map_index_batches(
   Args:
     function: takes the arrays of some indices, and their batch; returns a pytree of arrays with the leading
       axes of the batch.
-    arrays: [leading... trailing...].
-    ranks: number of trailing axes of each array.
+    arrays: pytrees of arrays [leading... trailing...].
+    letters: a letter for each trailing axis of each array; see `axis_letters`.
     leading: sizes of the leading axes of the results.
     per_step: number of indices to compute together. None: all, so that leading axes may be sharded over
       devices.
@@ -93,36 +102,40 @@ def map_index_batches(
   if not leading:
     return function(arrays, batch)
   if not batch.sizes:
-    arrays = [with_rank(array, len(leading) + rank) for array, rank in zip(arrays, ranks, strict=True)]
-  starts = [array.ndim - rank - len(leading) for array, rank in zip(arrays, ranks, strict=True)]
+    arrays = jax.tree.map(lambda array, axes: with_rank(array, len(leading) + len(axes)), arrays, letters)
+  starts = jax.tree.map(lambda array, axes: array.ndim - len(axes) - len(leading), arrays, letters)
 
-  def moves(axis: int) -> list[bool]:
-    return [array.shape[start + axis] != 1 for array, start in zip(arrays, starts, strict=True)]
+  def moves(axis: int) -> tuple[Any, ...]:
+    return jax.tree.map(lambda array, start: array.shape[start + axis] != 1, arrays, starts)
 
   # Consecutive axes along which the same arrays vary are one axis, which copies less than nested loops.
-  count = 1
-  while per_step is not None and count < len(leading) and (leading[count] == 1 or moves(count) == moves(0)):
+  count, is_moving = 1, moves(0)
+  while per_step is not None and count < len(leading):
+    if leading[count] != 1 and jax.tree.leaves(moves(count)) != jax.tree.leaves(is_moving):
+      break
     count += 1
-  size, others, is_moving = math.prod(leading[:count]), leading[count:], moves(0)
-  merged = [
-    array.reshape(*array.shape[:start], *((size,) if moving else ()), *array.shape[start + count :])
-    for array, start, moving in zip(arrays, starts, is_moving, strict=True)
-  ]
+  size, others = math.prod(leading[:count]), leading[count:]
 
-  def inner(arrays: list[jax.Array], together: int | None) -> Any:
-    sizes, is_batched = ((), ()) if together is None else ((together,), (is_moving,))
-    larger = IndexBatch((*batch.sizes, *sizes), (*batch.is_batched, *is_batched))
-    return map_index_batches(function, arrays, ranks, others, per_step, larger)
+  def merge(array: jax.Array, start: int, moving: bool) -> jax.Array:
+    return array.reshape(*array.shape[:start], *((size,) if moving else ()), *array.shape[start + count :])
+
+  merged = jax.tree.map(merge, arrays, starts, is_moving)
+
+  def inner(arrays: tuple[Any, ...], together: int | None) -> Any:
+    larger = batch
+    if together is not None:
+      larger = IndexBatch((*batch.sizes, together), (*batch.is_batched, is_moving))
+    return map_index_batches(function, arrays, letters, others, per_step, larger)
 
   def with_axes(result: jax.Array) -> jax.Array:
     before = result.shape[: len(batch.sizes)]
     return result.reshape(*before, *leading[:count], *result.shape[len(before) + 1 :])
 
-  if not any(is_moving):
+  if not any(jax.tree.leaves(is_moving)):
     axis = len(batch.sizes)
     results = jax.tree.map(lambda result: _repeat(result, axis, size), inner(merged, None))
   elif per_step is None or batch.sizes:
-    axes = [start if moving else None for start, moving in zip(starts, is_moving, strict=True)]
+    axes = jax.tree.map(lambda start, moving: start if moving else None, starts, is_moving)
     results = inner(match_sharding(merged, axes), size)
   else:
     results = map_slices(inner, merged, is_moving, max(1, per_step // max(1, assumed_product(others))))
@@ -135,46 +148,44 @@ def _repeat(array: jax.Array, axis: int, size: int) -> jax.Array:
   return jnp.broadcast_to(jnp.expand_dims(array, axis), shape)
 
 
-def map_slices(
-  function: Callable[[list[jax.Array], int | None], Any],
-  arrays: list[jax.Array],
-  is_moving: list[bool],
-  most: int,
-) -> Any:
+def map_slices(function: Callable[[Any, int | None], Any], tree: Any, is_moving: Any, most: int) -> Any:
   """Applies a function to a few entries of the first axis of some arrays at a time, and stacks the results.
 
   Args:
-    function: takes the arrays, and the number of entries; None: one entry, without its axis.
-    arrays: [size ...] if they move along the axis.
+    function: takes the tree, and the number of entries; None: one entry, without its axis.
+    tree: a pytree of arrays: [size ...] if they move along the axis.
     is_moving: which arrays do; the others are the same for all entries.
     most: largest number of entries.
   """
-  moving = [array for array, moves in zip(arrays, is_moving, strict=True) if moves]
-  size, together = moving[0].shape[0], 1
+  moving = jax.tree.map(lambda array, moves: array if moves else None, tree, is_moving)
+  size, together = jax.tree.leaves(moving)[0].shape[0], 1
   if is_known(size):
     most = max(1, min(size, most))
     divisor = max(number for number in range(1, most + 1) if size % number == 0)
     together = divisor if 2 * divisor > most else most  # a remainder is compiled separately
 
-  def at_slice(moving: list[jax.Array], together: int | None) -> Any:
-    moved = iter(moving)
-    return function(
-      [next(moved) if m else array for array, m in zip(arrays, is_moving, strict=True)], together
-    )
+  def at_slice(moving: Any, together: int | None) -> Any:
+    return function(with_parts(tree, moving), together)
 
   if together == 1:
     return jax.lax.map(lambda moving: at_slice(moving, None), moving)
   count = size // together
+  whole = count * together
   if count == 1:
-    results = at_slice([array[:together] for array in moving], together)
+    results = at_slice(jax.tree.map(lambda array: array[:together], moving), together)
   else:
-    stacked = [array[: count * together].reshape(count, together, *array.shape[1:]) for array in moving]
+    stacked = jax.tree.map(lambda array: array[:whole].reshape(count, together, *array.shape[1:]), moving)
     results = jax.lax.map(lambda moving: at_slice(moving, together), stacked)
-    results = jax.tree.map(lambda result: result.reshape(count * together, *result.shape[2:]), results)
-  if count * together == size:
+    results = jax.tree.map(lambda result: result.reshape(whole, *result.shape[2:]), results)
+  if whole == size:
     return results
-  rest = at_slice([array[count * together :] for array in moving], size - count * together)
+  rest = at_slice(jax.tree.map(lambda array: array[whole:], moving), size - whole)
   return jax.tree.map(lambda *parts: jnp.concatenate(parts), results, rest)
+
+
+def with_parts(tree: Any, parts: Any) -> Any:
+  """Returns a pytree with the given parts in the place of its arrays; where a part is None, its own array."""
+  return jax.tree.map(lambda array, part: array if part is None else part, tree, parts)
 
 
 def all_indices(leading: tuple[int, ...]) -> jax.Array:
@@ -182,19 +193,16 @@ def all_indices(leading: tuple[int, ...]) -> jax.Array:
   return jnp.stack(jnp.meshgrid(*map(jnp.arange, leading), indexing="ij"), axis=-1)
 
 
-def select_index(array: jax.Array, index: jax.Array | None, rank: int = 2) -> jax.Array:
+def select_index(array: jax.Array, index: jax.Array, rank: int = 2) -> jax.Array:
   """Returns an array [... *] at one index of its leading axes, with `rank` axes.
 
   Args:
     array: with leading axes that broadcast, or without.
-    index: a position along each leading axis, integers [L]; unused if the array has no leading axes.
+    index: a position along each leading axis, integers [L].
     rank: number of axes after the leading ones.
   """
   array = with_rank(array, max(array.ndim, rank))
   count = array.ndim - rank
-  if count == 0:
-    return array
-  assert index is not None
   leading, shape = array.shape[:count], array.shape[count:]
   starts = [index[i - count] if size != 1 else 0 for i, size in enumerate(leading)]
   return jax.lax.dynamic_slice(array, (*starts, *[0] * rank), (*[1] * count, *shape)).reshape(shape)

@@ -49,7 +49,10 @@ def register_pytree(cls: type[T]) -> type[T]:
     return [(jax.tree_util.GetAttrKey(name), leaf) for name, leaf in zip(dynamic, leaves, strict=True)], known
 
   def unflatten(known: tuple[Any, ...], leaves: Any) -> T:
-    return cls(**dict(zip(dynamic, leaves, strict=True)), **dict(zip(static, known, strict=True)))
+    tree = object.__new__(cls)  # without __init__, which may not accept leaves that are no arrays
+    for name, value in (*zip(dynamic, leaves, strict=True), *zip(static, known, strict=True)):
+      object.__setattr__(tree, name, value)
+    return tree
 
   jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
   return cls
@@ -74,8 +77,8 @@ class NamedAxes:
     """Raises ValueError if a known (not traced) field has an invalid value."""
 
 
-def leaf_axes(tree: Any) -> list[str]:
-  """Returns the axis letters of each leaf of a pytree of NamedAxes, "?" for each axis without a name.
+def axis_letters(tree: Any) -> Any:
+  """Returns a pytree of NamedAxes with axis letters in the place of arrays, "?" for each axis without a name.
 
   Raises:
     ValueError: if an array has fewer axes than named, or a class is not registered as a pytree.
@@ -84,12 +87,10 @@ def leaf_axes(tree: Any) -> list[str]:
   def is_nested(node: Any) -> bool:
     return isinstance(node, NamedAxes) and node is not tree
 
-  axes = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_nested):
+  def letters_of(path: Any, leaf: Any) -> Any:
     if is_nested(leaf):
-      axes += leaf_axes(leaf)
-      continue
-    if leaf is tree:
+      return axis_letters(leaf)
+    if leaf is tree and isinstance(tree, NamedAxes):
       raise ValueError(
         f"{type(tree).__name__} must be registered as a pytree: add @attention.register_pytree (or "
         "@jax.tree_util.register_dataclass) above @dataclasses.dataclass(frozen=True)"
@@ -99,8 +100,9 @@ def leaf_axes(tree: Any) -> list[str]:
     if letters is not None and np.ndim(leaf) < len(letters):
       name = type(tree).__name__ + jax.tree_util.keystr(path)
       raise ValueError(f"{name} must have axes [... {' '.join(letters)}], got shape {np.shape(leaf)}")
-    axes.append("?" * np.ndim(leaf) if letters is None else letters)
-  return axes
+    return "?" * np.ndim(leaf) if letters is None else letters
+
+  return jax.tree_util.tree_map_with_path(letters_of, tree, is_leaf=is_nested)
 
 
 def first_index(tree: Any, *, of_pair: bool = False) -> Any:
@@ -110,12 +112,12 @@ def first_index(tree: Any, *, of_pair: bool = False) -> Any:
     tree: the pytree.
     of_pair: cut the arrays to the first query and the first key.
   """
-  leaves, structure = jax.tree.flatten(tree)
-  pairs = []
-  for leaf, letters in zip(leaves, leaf_axes(tree), strict=True):
+
+  def first(leaf: Any, letters: str) -> jax.Array:
     cut = tuple(slice(1) if of_pair and letter in "TS" else slice(None) for letter in letters)
-    pairs.append(jnp.asarray(leaf)[(0,) * (np.ndim(leaf) - len(letters)) + cut])
-  return jax.tree.unflatten(structure, pairs)
+    return jnp.asarray(leaf)[(0,) * (np.ndim(leaf) - len(letters)) + cut]
+
+  return jax.tree.map(first, tree, axis_letters(tree))
 
 
 def has_user_code(tree: Any) -> bool:

@@ -27,22 +27,30 @@ def is_explicitly_sharded(*arrays: jax.Array) -> bool:
   return any(axis is not None for aval in avals for axis in aval.sharding.spec)
 
 
-def match_sharding(arrays: list[jax.Array], axes: list[int | None]) -> list[jax.Array]:
-  """Shards one axis of each array as the first array that is sharded along it.
+def match_sharding(tree: Any, axes: Any) -> Any:
+  """Shards one axis of each array of a pytree as the first array that is sharded along it.
 
-  `jax.vmap` requires it of arrays whose type contains a sharding. None: an array lacks the axis.
+  `jax.vmap` requires it of arrays whose type contains a sharding.
+
+  Args:
+    tree: the arrays.
+    axes: the axis of each array, or None if an array lacks it.
   """
-  avals: list[Any] = [jax.typeof(array) for array in arrays]
-  specs = [None if axis is None else aval.sharding.spec[axis] for aval, axis in zip(avals, axes, strict=True)]
-  names = next((spec for spec in specs if spec is not None), None)
 
-  def with_names(array: jax.Array, aval: Any, axis: int | None, spec: Any) -> jax.Array:
-    if names is None or axis is None or spec == names:
+  def names_of(array: Any, axis: int | None) -> Any:
+    return None if axis is None else jax.typeof(array).sharding.spec[axis]
+
+  found: list[Any] = []
+  jax.tree.map(lambda array, axis: found.append(names_of(array, axis)), tree, axes)
+  names = next((names for names in found if names is not None), None)
+
+  def with_names(array: Any, axis: int | None) -> jax.Array:
+    if names is None or axis is None or names_of(array, axis) == names:
       return array
-    spec = [*aval.sharding.spec]
+    spec = [*jax.typeof(array).sharding.spec]
     return jax.sharding.reshard(array, jax.sharding.PartitionSpec(*spec[:axis], names, *spec[axis + 1 :]))
 
-  return [with_names(*each) for each in zip(arrays, avals, axes, specs, strict=True)]
+  return jax.tree.map(with_names, tree, axes)
 
 
 def mesh_of(*arrays: jax.Array) -> contextlib.AbstractContextManager[Any]:

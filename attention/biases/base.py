@@ -10,6 +10,7 @@ import numpy as np
 
 from attention.arrays.checks import as_array
 from attention.arrays.closure_conversion import Closure, at_pairs, closure
+from attention.arrays.leading_axes import select_index
 from attention.arrays.named_axes import NamedAxes, register_pytree
 from attention.arrays.shapes import with_rank
 from attention.masks import Mask
@@ -40,6 +41,19 @@ class FunctionBias(NamedAxes):
 
   def __call__(self, t, s):
     return at_pairs(self.function, t, s)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class BiasAtIndex(NamedAxes):
+  """A bias function that returns leading axes, at one index of them, integers [L] for L axes."""
+
+  axes = {"index": "X"}
+  bias: Any
+  index: jax.Array
+
+  def __call__(self, t, s):
+    return select_index(self.bias(t, s), self.index)
 
 
 def as_bias(bias: BiasLike | None) -> Any:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.leading_axes import with_parts
 from attention.arrays.masking import (
   finish_rows,
   is_valid_row,
@@ -34,7 +35,7 @@ from attention.arrays.named_axes import first_index, has_user_code
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.dense import AttentionOutput, dense
 from attention.engines.inputs import Inputs
-from attention.engines.loops import Arrays, fold_tiles
+from attention.engines.loops import fold_tiles
 from attention.engines.normalized import normalized_attention
 from attention.engines.plan import Plan, make_plan
 from attention.normalizers.softmax import Softmax
@@ -115,15 +116,15 @@ def blockwise(
   if 0 in shape or (inputs.values.shape[-1] == 0 and axis_name is None):
     return dense(inputs, shape, return_weights=False, return_logsumexp=is_softmax)
   inputs = inputs.with_features()
-  plan, leaves = make_plan(inputs, shape, block_sizes, axis_name, num_parts)
+  plan, inputs = make_plan(inputs, shape, block_sizes, axis_name, num_parts)
   if has_user_code(inputs.options):
     _check_closures(inputs)
   # Inside shard_map, gradients of replicated arrays are summed over devices. This must not happen inside a
   # loop, since devices may run different numbers of iterations.
-  leaves = match_vma(leaves, leaves)
+  inputs = match_vma(inputs, inputs)
   if not is_softmax:
-    return AttentionOutput(normalized_attention(plan, leaves))
-  context, row_max, log_denominator = flash_attention(plan, leaves)
+    return AttentionOutput(normalized_attention(plan, inputs))
+  context, row_max, log_denominator = flash_attention(plan, inputs)
   if normalizer.sink is not None:
     share, added = normalizer.share(log_denominator, row_max)
     context = finish_rows(row_max, jnp.where(is_valid_row(row_max), context, 0) * share)
@@ -133,13 +134,11 @@ def blockwise(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def flash_attention(plan: Plan, leaves: Arrays) -> Results:
+def flash_attention(plan: Plan, inputs: Inputs) -> Results:
   """Computes the results of all queries over all keys."""
-  values = plan.inputs(leaves).values
-  dtype, D = values.dtype, values.shape[-1]
+  dtype, D = inputs.values.dtype, inputs.values.shape[-1]
 
-  def step(sums: OnlineSoftmax | None, leaves: Arrays) -> OnlineSoftmax:
-    tile = plan.inputs(leaves)
+  def step(tile: Inputs, sums: OnlineSoftmax | None) -> OnlineSoftmax:
     scores = masked_scores(*tile.scores_and_allowed(), tile.nonfinite_keys)
     row_max = row_maxima(scores)
     if sums is not None:
@@ -158,43 +157,40 @@ def flash_attention(plan: Plan, leaves: Arrays) -> Results:
     row_max = jnp.full((*rows, 1), levels(dtype).masked)
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, D), dtype))
 
-  def finish(sums: OnlineSoftmax, leaves: Arrays) -> Results:
-    row_max = mark_rows(sums.row_max, plan.inputs(leaves).nonfinite_queries)
+  def finish(tile: Inputs, sums: OnlineSoftmax) -> Results:
+    row_max = mark_rows(sums.row_max, tile.nonfinite_queries)
     denominator = jnp.where(sums.denominator == 0, 1, sums.denominator)
     return Results(finish_rows(row_max, sums.context / denominator), row_max, jnp.log(denominator))
 
   plan = dataclasses.replace(plan, is_differentiated=False)  # by JAX: the rule is used instead
-  return fold_tiles(plan, step, initial, finish, leaves, plan.letters)
+  return fold_tiles(plan, step, initial, finish, (inputs,), (plan.letters,))
 
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
 def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results]:
   """The rule in the docstring of this file, linear in the tangents."""
-  (leaves,), (tangents,) = primals, tangents
-  results = flash_attention(plan, leaves)
+  (inputs,), (tangents,) = primals, tangents
+  results = flash_attention(plan, inputs)
   dtype, D = results.context.dtype, results.context.shape[-1]
-  # Zero tangents are left out.
-  nonzero = [i for i, tangent in enumerate(tangents) if not _is_zero(tangent)]
-  arrays = [*leaves, *(tangents[i] for i in nonzero), *results]
-  letters = [*plan.letters, *(plan.letters[i] for i in nonzero), "TX", "TX", "TX"]
+  # A tangent of zero is None.
+  tangents = jax.tree.map(lambda tangent: None if _is_zero(tangent) else tangent, tangents)
 
-  def step(sums: DerivativeSums | None, arrays: Arrays) -> DerivativeSums:
-    leaves, tangents, (_, row_max, log_denominator) = _split(arrays, len(plan.letters))
+  def only_varied(tree: Any, tangents: Any) -> Any:
+    return jax.tree.map(lambda leaf, tangent: None if tangent is None else leaf, tree, tangents)
 
-    def scores_and_values(varied: Arrays) -> Any:
-      replaced = list(leaves)
-      for i, leaf in zip(nonzero, varied, strict=True):
-        replaced[i] = leaf
-      tile = plan.inputs(replaced)
+  def step(inputs: Inputs, tangents: Inputs, results: Results, sums: DerivativeSums | None) -> DerivativeSums:
+    def scores_and_values(varied: Inputs) -> Any:
+      tile = with_parts(inputs, varied)
       scores, allowed = tile.scores_and_allowed()
       return (scores, tile.values), (tile, allowed)
 
     (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
-      scores_and_values, ([leaves[i] for i in nonzero],), (tangents,), has_aux=True
+      scores_and_values, (only_varied(inputs, tangents),), (tangents,), has_aux=True
     )
-    exponents = masked_scores(scores, allowed) - row_max - log_denominator
+    exponents = masked_scores(scores, allowed) - results.row_max - results.log_denominator
     exponents = jnp.where(exponents > 0, 0, exponents)  # for huge scores, rounding errors may be large
-    weights = jnp.exp(jnp.where(is_valid_row(row_max), exponents, levels(scores.dtype).masked))
+    is_valid = is_valid_row(results.row_max)
+    weights = jnp.exp(jnp.where(is_valid, exponents, levels(scores.dtype).masked))
     # The weight of a masked pair is 0, but the derivative of its score may overflow.
     weighted = weights * (d_scores if allowed is None else jnp.where(allowed, d_scores, 0))
     d_context = jnp.einsum("TS,SD->TD", tile.drop(weighted), values)
@@ -205,31 +201,26 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   def initial(*rows: int) -> DerivativeSums:
     return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
 
-  def clean(arrays: Arrays) -> Arrays:
+  def clean(inputs: Inputs, tangents: Inputs, results: Results) -> Any:
     """Returns finite vectors, with zero tangents where they were not finite."""
-    given, tangents, results = _split(arrays, len(plan.letters))
-    leaves = plan.clean(given)
-    cleaned = [
-      tangent if leaves[i] is given[i] else jnp.where(leaves[i] == given[i], tangent, 0)
-      for i, tangent in zip(nonzero, tangents, strict=True)
-    ]
-    return [*leaves, *cleaned, *results]
+    finite = inputs.with_finite_vectors()
 
-  def finish(sums: DerivativeSums, arrays: Arrays) -> DerivativeSums:
-    results = Results(*arrays[-3:])
+    def cleaned(leaf: jax.Array, new: jax.Array, tangent: jax.Array | None) -> Any:
+      return tangent if tangent is None or new is leaf else jnp.where(new == leaf, tangent, 0)
+
+    return finite, jax.tree.map(cleaned, inputs, finite, tangents), results
+
+  def finish(_: Inputs, __: Inputs, results: Results, sums: DerivativeSums) -> DerivativeSums:
     # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.
     is_valid = is_valid_row(results.row_max)
     context = jnp.where(is_valid, results.context, 0)
     return sums._replace(context=jnp.where(is_valid, sums.context - context * sums.logsumexp, 0))
 
+  arrays = inputs, tangents, results
+  letters = plan.letters, only_varied(plan.letters, tangents), jax.tree.map(lambda rows: "TX", results)
   d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, arrays, letters, clean)
   # Only the sum of row_max and log_denominator is used, so the whole tangent is that of log_denominator.
   return results, Results(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
-
-
-def _split(arrays: Arrays, count: int) -> tuple[Arrays, Arrays, Arrays]:
-  """Returns the leaves of the Inputs, their tangents, and the Results."""
-  return arrays[:count], arrays[count:-3], arrays[-3:]
 
 
 def _check_closures(inputs: Inputs) -> None:

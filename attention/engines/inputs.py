@@ -6,7 +6,6 @@ Tiles are computed at one index of the leading axes, from queries [T H], keys [S
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.dtypes import compute_dtype
-from attention.arrays.leading_axes import map_leading_axes, select_index
+from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
-from attention.arrays.named_axes import NamedAxes, has_user_code, leaf_axes, register_pytree
+from attention.arrays.named_axes import NamedAxes, axis_letters, has_user_code, register_pytree
 from attention.arrays.shapes import broadcast_leading, with_rank
 from attention.engines.dropout import Dropout
 from attention.engines.rule_checks import check_rules
@@ -35,17 +34,13 @@ class Options(NamedAxes):
     bias: a function of positions, added to the scores, or None.
     normalizer: maps scores to weights.
     dropout: which weights are dropped, or None.
-    index: position of each index along the leading axes, integers [... L] for L axes. It selects the tile
-      of a mask or bias function that returns leading axes. None if there is none.
   """
 
-  axes = {"index": "X"}
   score: Score
   mask: Mask | None = None
   bias: Any = None
   normalizer: Any = None
   dropout: Dropout | None = None
-  index: Any = None
 
 
 class Settings(NamedTuple):
@@ -101,8 +96,8 @@ class Inputs(NamedAxes):
   def with_features(self) -> "Inputs":
     """Returns the inputs with query and key features in the place of queries and keys."""
     score = self.options.score
-    queries, nonfinite_queries = _features(score, score.query_features, self.queries)
-    keys, nonfinite_keys = _features(score, score.key_features, self.keys)
+    queries, nonfinite_queries = _features(score, "query_features", self.queries)
+    keys, nonfinite_keys = _features(score, "key_features", self.keys)
     nonfinite_values = any_nonfinite(self.values)
     rank = max(nonfinite_keys.ndim, nonfinite_values.ndim)
     return dataclasses.replace(
@@ -127,15 +122,15 @@ class Inputs(NamedAxes):
     if options.bias is not None:
       terms = options.bias(t, s)
       _check_terms(terms)
-      terms = select_index(terms, options.index).astype(dtype)
-      allowed = jnp.broadcast_to(~is_minus_infinity(terms), pairs)
+      terms = jnp.broadcast_to(terms.astype(dtype), pairs)
+      allowed = ~is_minus_infinity(terms)
       scores += jnp.where(allowed, terms, 0)
     scores = _scores(options.score, "score_mod", pairs, scores, t, s).astype(dtype)
     if self.is_key is not None:
       is_key = jnp.broadcast_to(self.is_key[None, :], pairs)
       allowed = is_key if allowed is None else allowed & is_key
     if options.mask is not None:
-      tile = jnp.broadcast_to(select_index(options.mask.tile(t, s), options.index), pairs)
+      tile = jnp.broadcast_to(options.mask.tile(t, s), pairs)
       allowed = tile if allowed is None else allowed & tile
     return scores, allowed
 
@@ -227,24 +222,18 @@ def prepare(
   return Inputs(options, queries, keys, values, t, s), shape
 
 
-def _features(
-  score: Score, function: Callable[[jax.Array], Any], vectors: jax.Array
-) -> tuple[Any, jax.Array]:
+def _features(score: Score, method: str, vectors: jax.Array) -> tuple[Any, jax.Array]:
   """Returns the features of vectors [... X H], and which vectors or features are not finite, [... X]."""
-  leaves, structure = jax.tree.flatten(score)
-  leaves = [jnp.asarray(leaf) for leaf in leaves]
-  method = function.__func__  # type: ignore[attr-defined]
 
-  def at_index(arrays: list[jax.Array]) -> tuple[Any, jax.Array]:
-    *leaves, vectors = arrays
+  def at_index(score: Score, vectors: jax.Array) -> tuple[Any, jax.Array]:
     cleaned = zero_nonfinite(vectors)
-    features = method(jax.tree.unflatten(structure, leaves), cleaned)
+    features = getattr(score, method)(cleaned)
     of_same_shape, nonfinite = [], []
     for leaf in jax.tree.leaves(features):
       if np.ndim(leaf) != 2 or leaf.shape[0] not in (1, vectors.shape[0]):
         raise ValueError(
-          f"{function.__qualname__} must return arrays whose axis -2 has size {vectors.shape[0]} or 1, "
-          f"got shape {np.shape(leaf)} for vectors {vectors.shape}"
+          f"{type(score).__name__}.{method} must return arrays whose axis -2 has size {vectors.shape[0]} or "
+          f"1, got shape {np.shape(leaf)} for vectors {vectors.shape}"
         )
       if leaf.shape == vectors.shape:
         of_same_shape.append(leaf)
@@ -254,7 +243,9 @@ def _features(
     features = jax.tree.map(lambda leaf: vectors if leaf is cleaned else leaf, features)
     return features, functools.reduce(jnp.logical_or, nonfinite, any_nonfinite(vectors, *of_same_shape))
 
-  letters = [*leaf_axes(score), "XH"]
-  arrays = [*leaves, vectors]
-  shapes = [array.shape[: array.ndim - len(axes)] for array, axes in zip(arrays, letters, strict=True)]
-  return map_leading_axes(at_index, arrays, [len(axes) for axes in letters], jnp.broadcast_shapes(*shapes))
+  arrays, letters = (jax.tree.map(jnp.asarray, score), vectors), (axis_letters(score), "XH")
+  shapes = [
+    array.shape[: array.ndim - len(axes)]
+    for array, axes in zip(jax.tree.leaves(arrays), jax.tree.leaves(letters), strict=True)
+  ]
+  return map_leading_axes(at_index, arrays, letters, jnp.broadcast_shapes(*shapes))

@@ -1,7 +1,8 @@
 """Loops over leading axes, blocks of queries, blocks of keys, and devices.
 
-The loops cut a list of arrays, with axis letters for each (see `NamedAxes`): along "T" an array has an entry
-for each query, along "S" for each key. An array without these axes is the same for all tiles.
+The loops cut `arrays`: a tuple of the Inputs and possibly more pytrees, with axis letters for each array (see
+`NamedAxes`). Along "T" an array has an entry for each query, along "S" for each key. An array without these
+axes is the same for all tiles.
 """
 
 import functools
@@ -16,33 +17,36 @@ from attention.arrays.leading_axes import (
   IndexBatch,
   map_index_batches,
   map_slices,
+  rematerialized,
   unvmap_any,
+  with_parts,
 )
 from attention.arrays.sharding import match_vma
-from attention.engines.plan import Blocks, Plan, nonempty_keys
+from attention.engines.plan import Blocks, Plan, is_nonempty
 
 Tree = TypeVar("Tree")
-Arrays = list[jax.Array]
+Arrays = tuple[Any, ...]
 
 
 def fold_tiles(
   plan: Plan,
-  step: Callable[[Any, Arrays], Tree],
+  step: Callable[..., Tree],
   initial: Callable[..., Tree],
-  finish: Callable[[Tree, Arrays], Any],
+  finish: Callable[..., Any],
   arrays: Arrays,
-  letters: list[str],
-  clean: Callable[[Arrays], Arrays] | None = None,
+  letters: Arrays,
+  clean: Callable[..., Arrays] | None = None,
 ) -> Any:
   """Passes over all tiles, and returns the results of each block of queries.
 
   Args:
     plan: the plan.
-    step: takes a carry and the arrays of a tile; returns the next carry, a pytree of arrays [T *]. The carry
+    step: takes the arrays of a tile, and a carry; returns the next carry, a pytree of arrays [T *]. The carry
       is None at the first tile if there is only one.
     initial: takes the sizes of leading axes and T; returns the first carry.
-    finish: takes the last carry, and the arrays; returns the results, a pytree of arrays [... T *].
-    arrays: leaves of the Inputs, and possibly more arrays.
+    finish: takes the arrays of a tile, and the last carry; returns the results of its queries, a
+      pytree of arrays [... T *].
+    arrays: the Inputs, and possibly more.
     letters: their axis letters.
     clean: see `over_query_blocks`.
 
@@ -51,38 +55,34 @@ def fold_tiles(
   """
   if plan.axis_name is None:
 
-    def from_initial(arrays: Arrays, batch: IndexBatch) -> Tree:
+    def at_blocks(arrays: Arrays, batch: IndexBatch) -> Any:
       first = None if plan.keys.count == 1 else initial(*batch.sizes, plan.queries.size)
-      carry = fold_key_blocks(plan, batch.vmap(step), first, arrays, letters, batch)
+      carry = fold_key_blocks(plan, step, first, arrays, letters, batch)
       # Finished here, while the block is in the cache.
-      return batch.vmap(finish, [int("S" in axes) for axes in letters])(carry, arrays)
+      return batch.vmap(finish)(*first_tile(plan, arrays, letters), carry)
 
-    return over_query_blocks(plan, from_initial, arrays, letters, clean)
+    return over_query_blocks(plan, at_blocks, arrays, letters, clean)
 
-  first, structure = jax.tree.flatten(initial(*plan.leading, plan.queries.length))
-  count = len(arrays)
+  def at_device(carry: Tree, arrays: Arrays) -> Tree:
+    def with_carry(arrays: Arrays, batch: IndexBatch) -> Tree:
+      return fold_key_blocks(plan, step, arrays[-1], arrays[:-1], letters, batch)
 
-  def from_carry(arrays: Arrays, batch: IndexBatch) -> Tree:
-    carry = jax.tree.unflatten(structure, arrays[count:])
-    batch = batch._replace(is_batched=tuple(is_batched[:count] for is_batched in batch.is_batched))
-    return fold_key_blocks(plan, batch.vmap(step), carry, arrays[:count], letters, batch)
+    def cleaned(*arrays: Any) -> Arrays:
+      return *(clean or _clean)(*arrays[:-1]), arrays[-1]
 
-  def clean_arrays(arrays: Arrays) -> Arrays:
-    return [*(clean or plan.clean)(arrays[:count]), *arrays[count:]]
+    rows = jax.tree.map(lambda array: "TX", carry)
+    return over_query_blocks(plan, with_carry, (*arrays, carry), (*letters, rows), cleaned)
 
-  def at_device(carry: Any, arrays: Arrays) -> Any:
-    all_letters = [*letters, *["TX"] * len(carry)]
-    return jax.tree.leaves(over_query_blocks(plan, from_carry, [*arrays, *carry], all_letters, clean_arrays))
-
-  return finish(jax.tree.unflatten(structure, ring_scan(plan, at_device, first, arrays, letters)), arrays)
+  first = initial(*plan.leading, plan.queries.length)
+  return finish(*arrays, ring_scan(plan, at_device, first, arrays, letters))
 
 
 def over_query_blocks(
   plan: Plan,
   function: Callable[[Arrays, IndexBatch], Tree],
   arrays: Arrays,
-  letters: list[str],
-  clean: Callable[[Arrays], Arrays] | None = None,
+  letters: Arrays,
+  clean: Callable[..., Arrays] | None = None,
 ) -> Tree:
   """Applies a function to each block of queries with all its keys, at each index of the leading axes.
 
@@ -91,47 +91,47 @@ def over_query_blocks(
     function: takes the arrays of one or several blocks of queries and all blocks of keys, as
       `fold_key_blocks`, and their batch: the axis of several blocks, and indices of the leading axes; returns
       a pytree of arrays [... T *].
-    arrays: leaves of the Inputs, and possibly more arrays.
+    arrays: the Inputs, and possibly more.
     letters: their axis letters.
     clean: replaces arrays that are not finite. Default: vectors become finite.
 
   Returns:
     A pytree of arrays [... T *].
   """
-
   has_windows = plan.windows is not None
-  is_cut = ["T" in axes or ("S" in axes and has_windows) for axes in letters]
+  is_cut = jax.tree.map(lambda axes: "T" in axes or ("S" in axes and has_windows), letters)
 
   def with_key_blocks(arrays: Arrays, of_queries: bool) -> Arrays:
     """Returns arrays with an axis S, of each block of queries or shared by all, as blocks of keys."""
-    return [
-      split_keys(plan, array, axes) if "S" in axes and cut == of_queries else array
-      for array, axes, cut in zip(arrays, letters, is_cut, strict=True)
-    ]
+
+    def cut_keys(array: jax.Array, axes: str, cut: bool) -> jax.Array:
+      return split_keys(plan, array, axes) if "S" in axes and cut == of_queries else array
+
+    return jax.tree.map(cut_keys, arrays, letters, is_cut)
+
+  def query_blocks(array: jax.Array, axes: str) -> jax.Array:
+    """Returns an array as blocks of queries, and windows of their keys."""
+    if "T" in axes:
+      array = split(array, axes.find("T") - len(axes), plan.queries)
+    if "S" in axes and plan.windows is not None:
+      size, axis = plan.keys.length, axes.find("S") - len(axes)
+      array = windows_of(array, axis, plan.windows, size, of_blocks="T" in axes)
+    return array
 
   def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
-    @plan.recomputed
+    @functools.partial(recomputed, plan)
     def at_indices(arrays: Arrays) -> Tree:
-      arrays = plan.clean(arrays) if clean is None else clean(arrays)
-      blocks = []
-      for array, axes in zip(arrays, letters, strict=True):
-        if "T" in axes:
-          array = split(array, axes.find("T") - len(axes), plan.queries)
-        if "S" in axes and plan.windows is not None:
-          size, axis = plan.keys.length, axes.find("S") - len(axes)
-          array = windows_of(array, axis, plan.windows, size, of_blocks="T" in axes)
-        blocks.append(array)
+      blocks = jax.tree.map(query_blocks, (clean or _clean)(*arrays), letters)
       blocks = with_key_blocks(blocks, False)
 
       def at_blocks(arrays: Arrays, count: int | None) -> Tree:
         several = batch
         if count is not None:
           several = IndexBatch((count, *batch.sizes), (is_cut, *batch.is_batched))
-        return plan.recomputed(lambda arrays: function(with_key_blocks(arrays, True), several))(arrays)
+        return recomputed(plan, lambda arrays: function(with_key_blocks(arrays, True), several))(arrays)
 
       if plan.queries.count == 1:
-        first = [array[0] if cut else array for array, cut in zip(blocks, is_cut, strict=True)]
-        return at_blocks(first, None)
+        return at_blocks(jax.tree.map(lambda array, cut: array[0] if cut else array, blocks, is_cut), None)
       stacked = map_slices(at_blocks, blocks, is_cut, plan.query_blocks_per_step)
       return jax.tree.map(lambda array: join(array, -2, plan.queries), stacked)
 
@@ -139,7 +139,16 @@ def over_query_blocks(
 
   # Outside the rule, JAX's derivative of this loop would store a copy of shared arrays for each index.
   with jax.default_matmul_precision(plan.precision):
-    return map_index_batches(at_batch, arrays, list(map(len, letters)), plan.leading, plan.per_step)
+    return map_index_batches(at_batch, arrays, letters, plan.leading, plan.per_step)
+
+
+def recomputed(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a function whose derivatives recompute it, if there are any."""
+  return rematerialized(function) if plan.is_differentiated else function
+
+
+def _clean(inputs: Any, *others: Any) -> Arrays:
+  return inputs.with_finite_vectors(), *others
 
 
 def split_keys(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
@@ -154,12 +163,34 @@ def turn(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
   return jnp.swapaxes(array, -1, -2) if plan.is_differentiated and axes in ("SX", "SD") else array
 
 
+def tile_of(plan: Plan, arrays: Arrays, letters: Arrays, keys: Arrays) -> Arrays:
+  """Returns the arrays of a tile: those of a block of queries, but one block of those with keys."""
+
+  def of_tile(array: jax.Array, axes: str, part: jax.Array | None) -> jax.Array:
+    return array if part is None else turn(plan, part, axes)
+
+  return jax.tree.map(of_tile, arrays, letters, keys)
+
+
+def keys_only(arrays: Arrays, letters: Arrays) -> Arrays:
+  """Returns the arrays with an axis S, and None for others."""
+  return jax.tree.map(lambda array, axes: array if "S" in axes else None, arrays, letters)
+
+
+def first_tile(plan: Plan, arrays: Arrays, letters: Arrays) -> Arrays:
+  """Returns the arrays of the first tile of a block of queries with blocks of keys."""
+  first = jax.tree.map(
+    functools.partial(jax.lax.index_in_dim, index=0, keepdims=False), keys_only(arrays, letters)
+  )
+  return tile_of(plan, arrays, letters, first)
+
+
 def fold_key_blocks(
   plan: Plan,
-  step: Callable[[Any, Arrays], Any],
+  step: Callable[..., Any],
   initial: Any,
   arrays: Arrays,
-  letters: list[str],
+  letters: Arrays,
   batch: IndexBatch = ONE_INDEX,
   reverse: bool = False,
 ) -> Any:
@@ -167,44 +198,38 @@ def fold_key_blocks(
 
   Args:
     plan: the plan.
-    step: takes a carry and the arrays of a tile; returns the next carry.
+    step: takes the arrays of a tile at one index, and a carry; returns the next carry.
     initial: the first carry.
     arrays: of a block of queries, with J blocks of keys: [J *], transposed by `turn`, where the letters have
       an "S".
     letters: their axis letters.
-    batch: the indices of the leading axes that the arrays have.
+    batch: the indices of the leading axes that the arrays and the carry have.
     reverse: whether the last tile comes first.
   """
+  step = batch.vmap(step)
 
-  def tile_of(cut: list[jax.Array | None]) -> Arrays:
-    pairs = zip(cut, letters, strict=True)
-    return choose([None if array is None else turn(plan, array, axes) for array, axes in pairs], arrays)
+  def at_tile(carry: Any, keys: Arrays) -> Any:
+    return step(*tile_of(plan, arrays, letters, keys), carry)
 
-  def at_tile(carry: Any, cut: list[jax.Array | None]) -> Any:
-    return step(carry, tile_of(cut))
+  if plan.keys.count == 1:
+    return step(*first_tile(plan, arrays, letters), initial)
 
   # The branch is recomputed too, since an empty tile would otherwise store zeros for it.
-  @plan.recomputed
-  def at_block(carry: Any, block: tuple[list[jax.Array | None], jax.Array | None]) -> tuple[Any, None]:
-    cut, is_nonempty = block
-    if is_nonempty is None:
-      return at_tile(carry, cut), None
-    any_nonempty = unvmap_any(is_nonempty)
-    return jax.lax.cond(any_nonempty, plan.recomputed(at_tile), lambda carry, cut: carry, carry, cut), None
+  @functools.partial(recomputed, plan)
+  def at_nonempty_tile(carry: Any, keys: Arrays) -> Any:
+    if not plan.skips_tiles:
+      return at_tile(carry, keys)
+    nonempty = batch.vmap(lambda inputs, *_: is_nonempty(inputs))(*tile_of(plan, arrays, letters, keys))
+    return jax.lax.cond(
+      unvmap_any(nonempty), recomputed(plan, at_tile), lambda carry, keys: carry, carry, keys
+    )
 
-  cut = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
-  if plan.keys.count == 1:
-    return step(initial, tile_of([None if array is None else array[0] for array in cut]))
-  is_nonempty = None
-  if plan.skips_tiles:
-
-    def nonempty(_: None, arrays: Arrays) -> jax.Array:
-      turned = [turn(plan, array, axes) for array, axes in zip(arrays, plan.letters, strict=False)]
-      return nonempty_keys(plan.inputs(turned), plan)
-
-    is_nonempty = batch.vmap(nonempty, [int("S" in axes) for axes in letters])(None, arrays)
-    is_nonempty = jnp.any(is_nonempty, axis=tuple(range(len(batch.sizes))))
-  return jax.lax.scan(at_block, match_vma(initial, arrays), (cut, is_nonempty), reverse=reverse)[0]
+  return jax.lax.scan(
+    lambda carry, keys: (at_nonempty_tile(carry, keys), None),
+    match_vma(initial, arrays),
+    keys_only(arrays, letters),
+    reverse=reverse,
+  )[0]
 
 
 def ring_scan(
@@ -212,7 +237,7 @@ def ring_scan(
   function: Callable[[Tree, Arrays], Tree],
   initial: Tree,
   arrays: Arrays,
-  letters: list[str],
+  letters: Arrays,
 ) -> Tree:
   """Passes over the keys of all devices along a mesh axis, and returns the last carry.
 
@@ -231,26 +256,21 @@ def ring_scan(
   """
   axis_name: Any = plan.axis_name
   count = jax.lax.axis_size(axis_name)
-  keys = [array if "S" in axes else None for array, axes in zip(arrays, letters, strict=True)]
+  keys = keys_only(arrays, letters)
 
-  def receive_from(distance: int, keys: Any) -> Any:
+  def receive_from(distance: int, keys: Arrays) -> Arrays:
     routes = [(source, (source + distance) % count) for source in range(count)]
     return jax.tree.map(lambda array: jax.lax.ppermute(array, axis_name, routes), keys) if distance else keys
 
-  @plan.recomputed
-  def at_distance(carry: Tree, distance: jax.Array, arrays: Arrays, keys: Any) -> Tree:
+  @functools.partial(recomputed, plan)
+  def at_distance(carry: Tree, distance: jax.Array, arrays: Arrays, keys: Arrays) -> Tree:
     fetches = [functools.partial(receive_from, distance) for distance in range(count)]
-    return function(carry, choose(jax.lax.switch(distance, fetches, keys), arrays))
+    return function(carry, with_parts(arrays, jax.lax.switch(distance, fetches, keys)))
 
   def step(carry: Tree, distance: jax.Array) -> tuple[Tree, None]:
     return at_distance(carry, distance, arrays, keys), None
 
   return jax.lax.scan(step, match_vma(initial, arrays), jnp.arange(count))[0]
-
-
-def choose(cut: list[jax.Array | None], arrays: Arrays) -> Arrays:
-  """Returns the cut arrays, and the whole ones where these are None."""
-  return [whole if part is None else part for part, whole in zip(cut, arrays, strict=True)]
 
 
 def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:

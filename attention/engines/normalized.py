@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from attention.arrays.leading_axes import IndexBatch
 from attention.arrays.masking import finish_rows, levels, mark_rows
 from attention.engines.inputs import Inputs
-from attention.engines.loops import Arrays, fold_key_blocks, over_query_blocks
+from attention.engines.loops import fold_key_blocks, over_query_blocks
 from attention.engines.plan import Plan
 from attention.normalizers.base import pair_weights
 from attention.normalizers.rows import ScoreRows, ScoreTile, score_tile
@@ -22,14 +22,11 @@ from attention.normalizers.rows import ScoreRows, ScoreTile, score_tile
 Tree = TypeVar("Tree")
 
 
-def normalized_attention(plan: Plan, leaves: Arrays) -> jax.Array:
+def normalized_attention(plan: Plan, inputs: Inputs) -> jax.Array:
   """Computes the context [... T D] of all queries over all keys."""
 
-  D = plan.inputs(leaves).values.shape[-1]
-
-  def attend_to_keys(arrays: Arrays) -> jax.Array:
-    inputs, rows = plan.inputs(arrays), block_rows(plan, arrays)
-    normalizer, dtype = inputs.options.normalizer, inputs.values.dtype
+  def attend_to_keys(inputs: Inputs) -> jax.Array:
+    rows, normalizer, values = block_rows(plan, inputs), inputs.options.normalizer, inputs.values
 
     def attend_to_tile(carry: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
       row_max, state, context = carry
@@ -38,41 +35,47 @@ def normalized_attention(plan: Plan, leaves: Arrays) -> jax.Array:
       context += jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)
       return jnp.maximum(row_max, tile_max), normalizer.next_state(tile, state), context
 
-    T = plan.queries.size
-    row_max = jnp.full((T, 1), levels(dtype).masked)
-    context = jnp.zeros((T, D), dtype)
-    initial = row_max, normalizer.row_state(rows), context
-    row_max, _, context = fold_rows(plan, arrays, attend_to_tile, initial, normalizer.reverse)
+    T, D = plan.queries.size, value_width
+    row_max = jnp.full((T, 1), levels(values.dtype).masked)
+    initial = row_max, normalizer.row_state(rows), jnp.zeros((T, D), values.dtype)
+    row_max, _, context = fold_rows(plan, inputs, attend_to_tile, initial, normalizer.reverse)
     return finish_rows(mark_rows(row_max, inputs.nonfinite_queries), context)
 
-  return over_query_blocks(plan, at_each_index(plan, attend_to_keys), leaves, plan.letters)
+  value_width = inputs.values.shape[-1]
+  return map_query_blocks(plan, attend_to_keys, inputs)
 
 
-def at_each_index(plan: Plan, function: Callable[[Arrays], Tree]) -> Callable[[Arrays, IndexBatch], Tree]:
-  """Returns a function for `over_query_blocks` from a function of one index of the leading axes."""
-  axes = [int("S" in letters) for letters in plan.letters]
+def map_query_blocks(plan: Plan, function: Callable[[Inputs], Tree], inputs: Inputs) -> Tree:
+  """Applies a function to each block of queries with all its keys, at one index of the leading axes.
 
-  def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
-    return batch.vmap(lambda _, arrays: function(arrays), axes)(None, arrays)
+  Args:
+    plan: the plan.
+    function: takes the inputs, with blocks of keys for `fold_rows`; returns a pytree of arrays [T *].
+    inputs: of all queries and keys.
+  """
+  starts = (jax.tree.map(lambda letters: int("S" in letters), plan.letters),)
 
-  return at_batch
+  def at_batch(arrays: tuple[Inputs], batch: IndexBatch) -> Tree:
+    return batch.vmap(function, starts)(*arrays)
+
+  return over_query_blocks(plan, at_batch, (inputs,), (plan.letters,))
 
 
-def block_rows(plan: Plan, arrays: Arrays) -> ScoreRows:
+def block_rows(plan: Plan, inputs: Inputs) -> ScoreRows:
   """Returns the scores of a block of queries and all its keys."""
-  inputs, T, S = plan.inputs(arrays), plan.queries.size, plan.keys.size
+  T, S = plan.queries.size, plan.keys.size
   shapes: Any = (T, S), (T, S), (T, 1), (1, S)
   dtypes = inputs.values.dtype, bool, inputs.t.dtype, inputs.s.dtype
 
-  def fold(arrays: Arrays, update: Callable[[Tree, ScoreTile], Tree], initial: Tree) -> Tree:
-    return fold_rows(plan, arrays, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
+  def fold(inputs: Inputs, update: Callable[[Tree, ScoreTile], Tree], initial: Tree) -> Tree:
+    return fold_rows(plan, inputs, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
 
-  return ScoreRows(arrays, fold, ScoreTile._make(map(jax.ShapeDtypeStruct, shapes, dtypes)))
+  return ScoreRows(inputs, fold, ScoreTile._make(map(jax.ShapeDtypeStruct, shapes, dtypes)))
 
 
 def fold_rows(
   plan: Plan,
-  arrays: Arrays,
+  inputs: Inputs,
   update: Callable[[Tree, ScoreTile, jax.Array, Inputs], Tree],
   initial: Tree,
   reverse: bool = False,
@@ -81,17 +84,16 @@ def fold_rows(
 
   Args:
     plan: the plan.
-    arrays: leaves of the Inputs, of a block of queries with all its keys.
+    inputs: of a block of queries, with blocks of keys.
     update: takes a carry, a tile, the largest score of its rows after masking, and its inputs; returns the
       next carry.
     initial: the first carry.
     reverse: whether the last block comes first.
   """
 
-  def step(carry: Tree, leaves: Arrays) -> Tree:
-    inputs = plan.inputs(leaves)
+  def step(inputs: Inputs, carry: Tree) -> Tree:
     scores, allowed = inputs.scores_and_allowed()
     tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
     return update(carry, tile, row_max, inputs)
 
-  return fold_key_blocks(plan, step, initial, arrays, plan.letters, reverse=reverse)
+  return fold_key_blocks(plan, step, initial, (inputs,), (plan.letters,), reverse=reverse)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,8 +10,7 @@ import numpy as np
 
 from attention.arrays import device, sharding
 from attention.arrays.dtypes import matmul_precision
-from attention.arrays.leading_axes import rematerialized
-from attention.arrays.named_axes import leaf_axes
+from attention.arrays.named_axes import axis_letters
 from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.engines.inputs import Inputs
 from attention.masks import BlockSummary, Mask
@@ -62,8 +60,7 @@ class Plan:
   """How attention is cut into tiles.
 
   Attributes:
-    structure: tree structure of the Inputs, whose leaves are cut.
-    letters: axis letters of each leaf, from `leaf_axes`, but "-" for "T" or "S" where the leaf broadcasts.
+    letters: the axis letters of the Inputs, but "-" for "T" or "S" where an array broadcasts.
     leading: leading axes.
     per_step: number of indices of the leading axes to compute together; None: all.
     queries: blocks of queries.
@@ -77,8 +74,7 @@ class Plan:
     precision: precision of matrix products, since derivatives are traced after `attend` has returned.
   """
 
-  structure: Any
-  letters: list[str]
+  letters: Any
   leading: tuple[int, ...]
   per_step: int | None
   queries: Blocks
@@ -90,18 +86,6 @@ class Plan:
   axis_name: str | None
   precision: str
 
-  def inputs(self, leaves: list[Any]) -> Inputs:
-    """Returns the Inputs with the given leaves."""
-    return jax.tree.unflatten(self.structure, leaves)
-
-  def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function whose derivatives recompute it, if there are any."""
-    return rematerialized(function) if self.is_differentiated else function
-
-  def clean(self, leaves: list[Any]) -> list[Any]:
-    """Returns the leaves of the Inputs with zeros for NaN and infinity in vectors."""
-    return jax.tree.leaves(self.inputs(leaves).with_finite_vectors())
-
 
 def make_plan(
   inputs: Inputs,
@@ -109,8 +93,8 @@ def make_plan(
   block_sizes: tuple[int, int] | None,
   axis_name: str | None = None,
   num_parts: int = 1,
-) -> tuple[Plan, list[jax.Array]]:
-  """Returns the plan for scores of the given shape, [... T S], and the arrays that it cuts.
+) -> tuple[Plan, Inputs]:
+  """Returns the plan for scores of the given shape, [... T S], and the inputs that it cuts.
 
   Args:
     inputs: from `prepare`, as is the shape.
@@ -142,10 +126,14 @@ def make_plan(
   blocks_per_step = 1 if is_cpu else max(1, PAIRS_IN_PARALLEL // pairs)
   pairs *= min(blocks_per_step, assumed(queries.count))
   most_pairs = PAIRS_ON_CPU if is_cpu else PAIRS_IN_PARALLEL
-  leaves, structure = jax.tree.flatten(inputs)
+
+  def cut_axes(leaf: Any, letters: str) -> str:
+    sizes = zip(letters, np.shape(leaf)[np.ndim(leaf) - len(letters) :], strict=True)
+    lengths = {"T": T, "S": S}
+    return "".join(letter if size == lengths.get(letter, size) else "-" for letter, size in sizes)
+
   plan = Plan(
-    structure=structure,
-    letters=[_cut_axes(leaf, axes, T, S) for leaf, axes in zip(leaves, leaf_axes(inputs), strict=True)],
+    letters=jax.tree.map(cut_axes, inputs, axis_letters(inputs)),
     leading=tuple(leading),
     per_step=None if may_be_sharded else max(1, round(most_pairs / pairs)),
     queries=queries,
@@ -157,7 +145,7 @@ def make_plan(
     axis_name=axis_name,
     precision=matmul_precision(),
   )
-  return plan, [jnp.asarray(leaf) for leaf in leaves]
+  return plan, jax.tree.map(jnp.asarray, inputs)
 
 
 def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tuple[int, int]:
@@ -182,30 +170,15 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
 
-def _cut_axes(leaf: Any, letters: str, T: int, S: int) -> str:
-  """Returns axis letters with "-" for each "T" or "S" along which the leaf broadcasts."""
-  sizes = zip(letters, np.shape(leaf)[np.ndim(leaf) - len(letters) :], strict=True)
-  lengths = {"T": T, "S": S}
-  return "".join(letter if size == lengths.get(letter, size) else "-" for letter, size in sizes)
+def is_nonempty(tile: Inputs) -> jax.Array:
+  """Returns whether a tile may have an allowed pair, a boolean."""
 
-
-def nonempty_keys(inputs: Inputs, plan: Plan) -> jax.Array:
-  """Returns which blocks of keys a block of queries attends to, booleans [J].
-
-  Args:
-    inputs: of a block of queries, with blocks of keys, as in `fold_key_blocks`.
-    plan: the plan.
-  """
-
-  def with_blocks(leaf: jax.Array, axes: str) -> jax.Array:
+  def with_blocks(leaf: jax.Array, letters: str) -> jax.Array:
     """Returns an array with axes [I J] before its own, if it has an axis T or S."""
-    missing = len(axes) + 2 - leaf.ndim if {"T", "S"} & set(axes) else 0
-    return jnp.expand_dims(leaf, tuple(range(missing)))
+    return leaf[None, None] if {"T", "S"} & set(letters) else leaf
 
-  leaves, structure = jax.tree.flatten(inputs.options.mask)
-  pairs = zip(leaves, leaf_axes(inputs.options.mask), strict=True)
-  mask: Any = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
-  return jnp.broadcast_to(any_allowed(mask, inputs.t[None], inputs.s), (1, plan.keys.count))[0]
+  mask = jax.tree.map(with_blocks, tile.options.mask, axis_letters(tile.options.mask))
+  return jnp.any(jnp.asarray(any_allowed(mask, tile.t[None], tile.s[None])))
 
 
 def any_allowed(mask: Mask, t: Any, s: Any) -> Any:
@@ -227,11 +200,10 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
 
   None if that is not known while tracing, or differs between indices of the leading axes.
   """
-  leaves, structure = jax.tree.flatten(mask)
-  letters = leaf_axes(mask)
+  leaves, letters = jax.tree.leaves(mask), axis_letters(mask)
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return None
-  if any(np.ndim(leaf) > len(axes) for leaf, axes in zip(leaves, letters, strict=True)):
+  if any(np.ndim(leaf) > len(axes) for leaf, axes in zip(leaves, jax.tree.leaves(letters), strict=True)):
     return None
 
   def with_blocks(leaf: Any, axes: str) -> np.ndarray:
@@ -249,8 +221,7 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
       array = np.moveaxis(array, axis, 0)
     return array
 
-  pairs = zip(leaves, letters, strict=True)
-  mask = jax.tree.unflatten(structure, [with_blocks(leaf, axes) for leaf, axes in pairs])
+  mask = jax.tree.map(with_blocks, mask, letters)
   t, s = with_blocks(np.arange(T), "T")[:, 0], with_blocks(np.arange(S), "S")[0]
   is_any = any_allowed(mask, t, s)
   if isinstance(is_any, jax.core.Tracer):

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.leading_axes import all_indices
-from attention.arrays.named_axes import has_user_code, leaf_axes
+from attention.arrays.named_axes import axis_letters, has_user_code
 from attention.arrays.shapes import broadcasts_to, check_pairs
-from attention.masks.base import one_pair_of
+from attention.biases.base import BiasAtIndex
+from attention.masks.base import MaskAtIndex, one_pair_of
 
 
 def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple[Any, tuple[int, ...]]:
-  """Returns the options, with the `index` that functions with leading axes need, and the shape of the scores.
+  """Returns the options, whose masks and biases see one index of leading axes, and the shape of the scores.
 
   The leading axes of the scores are those of the vectors, broadcast with those of the score's arrays.
 
@@ -27,9 +28,7 @@ def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple
   Raises:
     ValueError: if an array of the score, mask, bias or normalizer does not broadcast to the scores [... T S].
   """
-  for (path, leaf), letters in zip(
-    jax.tree_util.tree_leaves_with_path(options.score), leaf_axes(options.score), strict=True
-  ):
+  for path, leaf, letters in _leaves(options.score):
     own = np.shape(leaf)[: np.ndim(leaf) - len(letters)]
     name = f"{type(options.score).__name__}{jax.tree_util.keystr(path)}"
     if not letters and len(own) > max(len(leading), 1) and own[-2:] == (1, 1):
@@ -47,7 +46,7 @@ def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple
   shape, sizes = (*leading, T, S), {"T": T, "S": S}
   for field in ("score", "normalizer", "mask", "bias"):
     rule = getattr(options, field)
-    for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(rule), leaf_axes(rule), strict=True):
+    for path, leaf, letters in _leaves(rule):
       got = np.shape(leaf)
       own = got[: len(got) - len(letters)]
       trailing = tuple(sizes.get(letter, size) for letter, size in zip(letters, got[len(own) :], strict=True))
@@ -61,11 +60,18 @@ def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple
       name = f"{type(rule).__name__}{jax.tree_util.keystr(path)}"
       hint = f", where T and S of {letters!r} count queries and keys" if {*letters} & {*"TS"} else ""
       raise ValueError(f"{name} must be broadcastable to {allowed}, got shape {got}{hint}")
-  if options.index is None:  # otherwise, functions have been checked
-    for field, rule in (("mask", options.mask), ("bias", options.bias)):
-      if has_user_code(rule):
-        pair = jax.eval_shape(lambda rule=rule: one_pair_of(rule))
-        if pair.ndim > 2:
-          check_pairs(field, (*pair.shape[:-2], T, S), shape)
-          options = dataclasses.replace(options, index=all_indices(leading))
+  at_index: dict[str, Any] = {"mask": MaskAtIndex, "bias": BiasAtIndex}
+  for field, wrapper in at_index.items():
+    rule = getattr(options, field)
+    if has_user_code(rule) and not isinstance(rule, wrapper):
+      pair = jax.eval_shape(lambda rule=rule: one_pair_of(rule))
+      if pair.ndim > 2:
+        check_pairs(field, (*pair.shape[:-2], T, S), shape)
+        options = dataclasses.replace(options, **{field: wrapper(rule, all_indices(leading))})
   return options, shape
+
+
+def _leaves(rule: Any) -> list[tuple[Any, Any, str]]:
+  """Returns the path, the array and the axis letters of each leaf."""
+  leaves, letters = jax.tree_util.tree_leaves_with_path(rule), jax.tree.leaves(axis_letters(rule))
+  return [(*leaf, axes) for leaf, axes in zip(leaves, letters, strict=True)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from attention.arrays.checks import as_array
 from attention.arrays.leading_axes import all_indices, map_leading_axes, select_index
-from attention.arrays.named_axes import NamedAxes, first_index, has_user_code, leaf_axes, register_pytree
+from attention.arrays.named_axes import NamedAxes, axis_letters, first_index, has_user_code, register_pytree
 from attention.arrays.shapes import same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
@@ -87,16 +87,13 @@ class Mask(NamedAxes):
     [[1, 0, 0], [1, 1, 0]]
     """
     *leading, _, _ = self.full_shape(T, S)
-    leaves, structure = jax.tree.flatten(self)
 
-    def at_index(arrays: list[jax.Array]) -> jax.Array:
-      *leaves, index = arrays
-      mask = jax.tree.unflatten(structure, leaves)
-      tile = select_index(mask.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]), index)
-      return jnp.broadcast_to(tile, (T, S))
+    def at_index(mask: Mask) -> jax.Array:
+      return jnp.broadcast_to(mask.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]), (T, S))
 
-    arrays = [*map(jnp.asarray, leaves), all_indices(tuple(leading)) if leading else jnp.zeros(0, int)]
-    return map_leading_axes(at_index, arrays, [*map(len, leaf_axes(self)), 1], tuple(leading))
+    mask = MaskAtIndex(self, all_indices(tuple(leading))) if leading else self
+    arrays, letters = (jax.tree.map(jnp.asarray, mask),), (axis_letters(mask),)
+    return map_leading_axes(at_index, arrays, letters, tuple(leading))
 
   def full_shape(self, T: int, S: int) -> tuple[int, ...]:
     """Returns the shape [... T S] of the mask for T queries and S keys.
@@ -105,7 +102,8 @@ class Mask(NamedAxes):
       ValueError: if an array of the mask does not broadcast to T queries and S keys.
     """
     sizes, shapes = {"T": T, "S": S}, []
-    for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
+    leaves, all_letters = jax.tree_util.tree_leaves_with_path(self), jax.tree.leaves(axis_letters(self))
+    for (path, leaf), letters in zip(leaves, all_letters, strict=True):
       leading, trailing = (
         np.shape(leaf)[: np.ndim(leaf) - len(letters)],
         np.shape(leaf)[np.ndim(leaf) - len(letters) :],
@@ -165,6 +163,22 @@ class FromArray(Mask):
 
   def block_summary(self, t, s):
     return BlockSummary(self.values.any((-2, -1)), self.values.all((-2, -1)))
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class MaskAtIndex(Mask):
+  """A mask function that returns leading axes, at one index of them, integers [L] for L axes."""
+
+  axes = {"index": "X"}
+  mask: Mask
+  index: jax.Array
+
+  def mask_mod(self, t, s):
+    return select_index(self.mask.tile(t, s), self.index)
+
+  def block_summary(self, t, s):
+    return self.mask.block_summary(t, s)
 
 
 @register_pytree

@@ -11,17 +11,27 @@ from attention.arrays.named_axes import register_pytree
 from attention.masks.base import Array, BlockSummary, Mask
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_static
+class StaticInt(int):
+  """An integer that is part of a tree's structure, so that it is known inside `jax.jit`."""
+
+
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class Band(Mask):
   """-before <= s - t <= after, where None means no bound; see `causal` and `sliding_window`.
 
-  Python integers are static (known inside `jax.jit`); arrays are leaves.
+  Python integers are static; arrays are leaves.
   """
 
   axes = {"before": "", "after": ""}
   before: int | Array | None
   after: int | Array | None
+
+  def __post_init__(self):
+    for name, bound in tuple(vars(self).items()):
+      if isinstance(bound, int):
+        object.__setattr__(self, name, StaticInt(bound))
 
   def mask_mod(self, t, s):
     # Bounds are neither negated nor added to positions, since either may overflow.
@@ -40,17 +50,6 @@ class Band(Mask):
     if self.after is not None:
       is_any, is_all = is_any & (nearest <= self.after), is_all & (farthest <= self.after)
     return BlockSummary(is_any, is_all)
-
-  def tree_flatten_with_keys(self):
-    static = {name: bound for name, bound in vars(self).items() if bound is None or isinstance(bound, int)}
-    leaves = {name: bound for name, bound in vars(self).items() if name not in static}
-    keys = [(jax.tree_util.GetAttrKey(name), leaf) for name, leaf in leaves.items()]
-    return keys, (tuple(leaves), tuple(static.items()))
-
-  @classmethod
-  def tree_unflatten(cls, known, leaves):
-    names, static = known
-    return cls(**dict(zip(names, leaves, strict=True)), **dict(static))
 
 
 def causal(offset: int | Array = 0) -> Mask:

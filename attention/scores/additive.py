@@ -47,15 +47,15 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   vectors = score_vector[..., None, :]
   leading = broadcast_leading(queries, keys, vectors, names="queries, keys and score_vector")
 
-  def at_index(arrays: list[jax.Array]) -> jax.Array:
-    queries, keys, score_vector = arrays
+  def at_index(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
     return Additive(score_vector).scores(queries, keys)
 
   # On a CPU, compute as many indices together as fit in the cache.
   in_loop = device.is_cpu() and not sharding.leading_axes_may_be_sharded()
   pairs = assumed_product((queries.shape[-2], keys.shape[-2]))
   per_step = max(1, CACHED_PAIRS // max(pairs, 1)) if in_loop else None
-  return map_leading_axes(at_index, [queries, keys, score_vector], [2, 2, 1], leading, per_step)
+  arrays = queries, keys, score_vector
+  return map_leading_axes(at_index, arrays, ("TX", "SX", "A"), leading, per_step)
 
 
 @register_pytree

@@ -671,12 +671,16 @@ def test_unknown_options_name_the_function():
 class ByPosition(attention.Score):
   """A wrong score, registered without names of its fields."""
 
+  array = np.ones((2, 4))
+
   def tree_flatten(self):
-    return [np.ones((2, 4))], None
+    return [self.array], None
 
   @classmethod
   def tree_unflatten(cls, known, leaves):
-    return cls()
+    score = cls()
+    (score.array,) = leaves
+    return score
 
   def scores(self, query_features, key_features):
     raise ValueError("my error")

@@ -17,21 +17,22 @@ def test_walking_over_leading_axes_is_broadcasting(kept, per_step):
   shapes = (2, 3, 5, 7), (2, 1, 5, 1), (1, 3, 1, 7), (1, 1, 1, 7)
   arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
 
-  def product(arrays):
+  def product(*arrays):
     assert arrays[0].ndim == kept + 1
     return {"product": math.prod(arrays)}
 
   @jax.jit
   def run(first, *others):
     leading = (2, 3, 5)[: 3 - kept]
-    return leading_axes.map_leading_axes(product, [first, *others], [kept + 1] * 4, leading, per_step)
+    letters = ("X" * (kept + 1),) * 4
+    return leading_axes.map_leading_axes(product, (first, *others), letters, leading, per_step)
 
   actual = run(*arrays)["product"]
   np.testing.assert_allclose(actual, np.prod(np.broadcast_arrays(*arrays), axis=0), rtol=1e-6, atol=1e-6)
 
 
 def test_unvarying_results_are_repeated():
-  result = leading_axes.map_leading_axes(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], [1], (3, 5))
+  result = leading_axes.map_leading_axes(lambda array: array + 1, (jnp.zeros((1, 1, 2)),), ("X",), (3, 5))
   np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
 
 
@@ -61,7 +62,7 @@ def test_rows_at_a_time_is_bounded(count, at_once, steps):
     def scaled(arrays, count):
       return arrays[0] * jnp.sum(arrays[0], axis=-1, keepdims=True) * arrays[1]
 
-    return leading_axes.map_slices(scaled, [items, jnp.ones(())], [True, False], at_once)
+    return leading_axes.map_slices(scaled, (items, jnp.ones(())), (True, False), at_once)
 
   scans = [
     equation for equation in jax.make_jaxpr(in_slices)(items).eqns if equation.primitive.name == "scan"

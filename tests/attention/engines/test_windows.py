@@ -11,7 +11,7 @@ from helpers.fixtures import FLOAT32, SCORES, always, assert_close, assert_trees
 
 import attention
 from attention import masks
-from attention.arrays.named_axes import leaf_axes
+from attention.arrays.named_axes import axis_letters
 from attention.engines.inputs import prepare
 from attention.engines.plan import Blocks, find_windows, known_tiles, make_plan
 from attention.validation import check_options
@@ -34,13 +34,12 @@ MASKS = {
 
 def cut_to(mask, rows, columns):
   """Returns a mask of 19 x 19 pairs cut to some rows and columns, as the engine does."""
-  leaves, structure = jax.tree.flatten(mask)
   places = {"T": rows, "S": columns}
-  cut = [
-    np.asarray(leaf)[(..., *(places[axis] for axis in axes))]
-    for leaf, axes in zip(leaves, leaf_axes(mask), strict=True)
-  ]
-  return jax.tree.unflatten(structure, cut)
+
+  def cut(leaf, axes):
+    return np.asarray(leaf)[(..., *(places[axis] for axis in axes))]
+
+  return jax.tree.map(cut, mask, axis_letters(mask))
 
 
 @pytest.mark.parametrize("name", MASKS)
