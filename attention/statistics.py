@@ -88,7 +88,7 @@ def _row_statistics(
       rows = jnp.zeros(shape[:-1], inputs.values.dtype)
       return RowStatistics(rows - jnp.inf, rows)
     sizes = (T, S) if implementation == "dense" else settings.block_sizes
-    plan, inputs = make_plan(inputs.with_features(), shape, sizes)
+    plan, inputs = make_plan(inputs, shape, sizes)
     statistics = map_query_blocks(plan, functools.partial(_block_statistics, plan), inputs)
     return RowStatistics(*(rows[..., 0] for rows in statistics))
 

@@ -115,7 +115,6 @@ def blockwise(
   is_softmax = type(normalizer) is Softmax  # a subclass may compute other weights
   if 0 in shape or (inputs.values.shape[-1] == 0 and axis_name is None):
     return dense(inputs, shape, return_weights=False, return_logsumexp=is_softmax)
-  inputs = inputs.with_features()
   plan, inputs = make_plan(inputs, shape, block_sizes, axis_name, num_parts)
   if has_user_code(inputs.options):
     _check_closures(inputs)
@@ -182,9 +181,9 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     def scores_and_values(varied: Inputs) -> Any:
       tile = with_parts(inputs, varied)
       scores, allowed = tile.scores_and_allowed()
-      return (scores, tile.values), (tile, allowed)
+      return (scores, tile.values), allowed
 
-    (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
+    (scores, values), (d_scores, d_values), allowed = jax.jvp(
       scores_and_values, (only_varied(inputs, tangents),), (tangents,), has_aux=True
     )
     exponents = masked_scores(scores, allowed) - results.row_max - results.log_denominator
@@ -193,22 +192,13 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     weights = jnp.exp(jnp.where(is_valid, exponents, levels(scores.dtype).masked))
     # The weight of a masked pair is 0, but the derivative of its score may overflow.
     weighted = weights * (d_scores if allowed is None else jnp.where(allowed, d_scores, 0))
-    d_context = jnp.einsum("TS,SD->TD", tile.drop(weighted), values)
-    d_context += jnp.einsum("TS,SD->TD", tile.drop(weights), d_values)
+    d_context = jnp.einsum("TS,SD->TD", inputs.drop(weighted), values)
+    d_context += jnp.einsum("TS,SD->TD", inputs.drop(weights), d_values)
     terms = DerivativeSums(jnp.sum(weighted, axis=-1, keepdims=True), d_context)
     return terms if sums is None else jax.tree.map(jnp.add, sums, terms)
 
   def initial(*rows: int) -> DerivativeSums:
     return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
-
-  def clean(inputs: Inputs, tangents: Inputs, results: Results) -> Any:
-    """Returns finite vectors, with zero tangents where they were not finite."""
-    finite = inputs.with_finite_vectors()
-
-    def cleaned(leaf: jax.Array, new: jax.Array, tangent: jax.Array | None) -> Any:
-      return tangent if tangent is None or new is leaf else jnp.where(new == leaf, tangent, 0)
-
-    return finite, jax.tree.map(cleaned, inputs, finite, tangents), results
 
   def finish(_: Inputs, __: Inputs, results: Results, sums: DerivativeSums) -> DerivativeSums:
     # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.
@@ -218,7 +208,7 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
 
   arrays = inputs, tangents, results
   letters = plan.letters, only_varied(plan.letters, tangents), jax.tree.map(lambda rows: "TX", results)
-  d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, arrays, letters, clean)
+  d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, arrays, letters)
   # Only the sum of row_max and log_denominator is used, so the whole tangent is that of log_denominator.
   return results, Results(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
 

@@ -67,8 +67,8 @@ def dense(
 
 
 def dense_at_index(inputs: Inputs) -> AttentionOutput:
-  """Computes attention for queries [T H], keys [S H] and values [S D]."""
-  inputs, normalizer = inputs.with_features().with_finite_vectors(), inputs.options.normalizer
+  """Computes attention for query features [T X], key features [S X] and values [S D]."""
+  inputs, normalizer = inputs.with_finite_vectors(), inputs.options.normalizer
   scores, allowed = inputs.scores_and_allowed()
   if type(normalizer) is Softmax:
     weights, row_max, logsumexp = softmax(masked_scores(scores, allowed, inputs.nonfinite_keys))

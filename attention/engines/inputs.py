@@ -16,7 +16,7 @@ from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
 from attention.arrays.named_axes import NamedAxes, axis_letters, has_user_code, register_pytree
-from attention.arrays.shapes import broadcast_leading, with_rank
+from attention.arrays.shapes import broadcast_leading, same_rank
 from attention.engines.dropout import Dropout
 from attention.engines.rule_checks import check_rules
 from attention.masks import Mask
@@ -63,8 +63,8 @@ class Inputs(NamedAxes):
 
   Attributes:
     options: the score, mask, bias, normalizer and dropout.
-    queries: [... T H], or query features, a pytree of arrays [... T X].
-    keys: [... S H], or key features, a pytree of arrays [... S X].
+    queries: query features, a pytree of arrays [... T X].
+    keys: key features, a pytree of arrays [... S X].
     values: [... S D].
     t: query positions, integers [T], consecutive in each tile; the last tile repeats the last position.
     s: key positions [S], like t.
@@ -89,24 +89,9 @@ class Inputs(NamedAxes):
   values: jax.Array
   t: jax.Array
   s: jax.Array
-  nonfinite_queries: Any = None
-  nonfinite_keys: Any = None
-  is_key: Any = None
-
-  def with_features(self) -> "Inputs":
-    """Returns the inputs with query and key features in the place of queries and keys."""
-    score = self.options.score
-    queries, nonfinite_queries = _features(score, "query_features", self.queries)
-    keys, nonfinite_keys = _features(score, "key_features", self.keys)
-    nonfinite_values = any_nonfinite(self.values)
-    rank = max(nonfinite_keys.ndim, nonfinite_values.ndim)
-    return dataclasses.replace(
-      self,
-      queries=queries,
-      keys=keys,
-      nonfinite_queries=nonfinite_queries,
-      nonfinite_keys=with_rank(nonfinite_keys, rank) | with_rank(nonfinite_values, rank),
-    )
+  nonfinite_queries: jax.Array
+  nonfinite_keys: jax.Array
+  is_key: jax.Array | None = None
 
   def with_finite_vectors(self) -> "Inputs":
     """Returns the inputs with zeros for NaN and infinity in queries, keys and values."""
@@ -191,7 +176,7 @@ def prepare(
   positions: tuple[jax.Array, jax.Array] | None = None,
   length: int | None = None,
 ) -> tuple[Inputs, tuple[int, ...]]:
-  """Returns the inputs, before their features are computed, and the shape [... T S] of their scores.
+  """Returns the inputs, with the features of the vectors, and the shape [... T S] of their scores.
 
   Args:
     queries: [... T H].
@@ -219,7 +204,10 @@ def prepare(
     dropout = options.dropout.of_rows(shape[:-2], T if length is None else length)
     options = dataclasses.replace(options, dropout=dropout)
   t, s = (jnp.arange(T), jnp.arange(S)) if positions is None else positions
-  return Inputs(options, queries, keys, values, t, s), shape
+  queries, nonfinite_queries = _features(score, "query_features", queries)
+  keys, nonfinite_keys = _features(score, "key_features", keys)
+  nonfinite_keys = jnp.logical_or(*same_rank(nonfinite_keys, any_nonfinite(values)))
+  return Inputs(options, queries, keys, values, t, s, nonfinite_queries, nonfinite_keys), shape
 
 
 def _features(score: Score, method: str, vectors: jax.Array) -> tuple[Any, jax.Array]:

@@ -22,6 +22,7 @@ from attention.arrays.leading_axes import (
   with_parts,
 )
 from attention.arrays.sharding import match_vma
+from attention.engines.inputs import Inputs
 from attention.engines.plan import Blocks, Plan, is_nonempty
 
 Tree = TypeVar("Tree")
@@ -35,7 +36,6 @@ def fold_tiles(
   finish: Callable[..., Any],
   arrays: Arrays,
   letters: Arrays,
-  clean: Callable[..., Arrays] | None = None,
 ) -> Any:
   """Passes over all tiles, and returns the results of each block of queries.
 
@@ -48,7 +48,6 @@ def fold_tiles(
       pytree of arrays [... T *].
     arrays: the Inputs, and possibly more.
     letters: their axis letters.
-    clean: see `over_query_blocks`.
 
   Returns:
     A pytree of arrays [... T *].
@@ -61,17 +60,14 @@ def fold_tiles(
       # Finished here, while the block is in the cache.
       return batch.vmap(finish)(*first_tile(plan, arrays, letters), carry)
 
-    return over_query_blocks(plan, at_blocks, arrays, letters, clean)
+    return over_query_blocks(plan, at_blocks, arrays, letters)
 
   def at_device(carry: Tree, arrays: Arrays) -> Tree:
     def with_carry(arrays: Arrays, batch: IndexBatch) -> Tree:
       return fold_key_blocks(plan, step, arrays[-1], arrays[:-1], letters, batch)
 
-    def cleaned(*arrays: Any) -> Arrays:
-      return *(clean or _clean)(*arrays[:-1]), arrays[-1]
-
     rows = jax.tree.map(lambda array: "TX", carry)
-    return over_query_blocks(plan, with_carry, (*arrays, carry), (*letters, rows), cleaned)
+    return over_query_blocks(plan, with_carry, (*arrays, carry), (*letters, rows))
 
   first = initial(*plan.leading, plan.queries.length)
   return finish(*arrays, ring_scan(plan, at_device, first, arrays, letters))
@@ -82,7 +78,6 @@ def over_query_blocks(
   function: Callable[[Arrays, IndexBatch], Tree],
   arrays: Arrays,
   letters: Arrays,
-  clean: Callable[..., Arrays] | None = None,
 ) -> Tree:
   """Applies a function to each block of queries with all its keys, at each index of the leading axes.
 
@@ -93,7 +88,6 @@ def over_query_blocks(
       a pytree of arrays [... T *].
     arrays: the Inputs, and possibly more.
     letters: their axis letters.
-    clean: replaces arrays that are not finite. Default: vectors become finite.
 
   Returns:
     A pytree of arrays [... T *].
@@ -121,7 +115,7 @@ def over_query_blocks(
   def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
     @functools.partial(recomputed, plan)
     def at_indices(arrays: Arrays) -> Tree:
-      blocks = jax.tree.map(query_blocks, (clean or _clean)(*arrays), letters)
+      blocks = jax.tree.map(query_blocks, with_finite_vectors(*arrays), letters)
       blocks = with_key_blocks(blocks, False)
 
       def at_blocks(arrays: Arrays, count: int | None) -> Tree:
@@ -147,8 +141,17 @@ def recomputed(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
   return rematerialized(function) if plan.is_differentiated else function
 
 
-def _clean(inputs: Any, *others: Any) -> Arrays:
-  return inputs.with_finite_vectors(), *others
+def with_finite_vectors(inputs: Inputs, *others: Any) -> Arrays:
+  """Returns finite vectors, and tangents (Inputs among the others) of 0 where a vector is not finite."""
+  finite = inputs.with_finite_vectors()
+
+  def cleaned(array: jax.Array, new: jax.Array, tangent: jax.Array | None) -> Any:
+    return tangent if tangent is None or new is array else jnp.where(new == array, tangent, 0)
+
+  def clean(other: Any) -> Any:
+    return jax.tree.map(cleaned, inputs, finite, other) if isinstance(other, Inputs) else other
+
+  return finite, *map(clean, others)
 
 
 def split_keys(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
