@@ -188,17 +188,17 @@ def with_parts(tree: Any, parts: Any) -> Any:
   return jax.tree.map(lambda array, part: array if part is None else part, tree, parts)
 
 
-def all_indices(leading: tuple[int, ...]) -> jax.Array:
-  """Returns the position of each index along the leading axes, integers [... L] for L axes."""
-  return jnp.stack(jnp.meshgrid(*map(jnp.arange, leading), indexing="ij"), axis=-1)
+def all_indices(leading: tuple[int, ...]) -> tuple[jax.Array, ...]:
+  """Returns the position along each leading axis, integers that broadcast to the leading axes."""
+  return tuple(jnp.meshgrid(*map(jnp.arange, leading), indexing="ij", sparse=True))
 
 
-def select_index(array: jax.Array, index: jax.Array, rank: int = 2) -> jax.Array:
+def select_index(array: jax.Array, index: tuple[jax.Array, ...], rank: int = 2) -> jax.Array:
   """Returns an array [... *] at one index of its leading axes, with `rank` axes.
 
   Args:
     array: with leading axes that broadcast, or without.
-    index: a position along each leading axis, integers [L].
+    index: a position along each leading axis.
     rank: number of axes after the leading ones.
   """
   array = with_rank(array, max(array.ndim, rank))

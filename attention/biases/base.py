@@ -46,11 +46,11 @@ class FunctionBias(NamedAxes):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class BiasAtIndex(NamedAxes):
-  """A bias function that returns leading axes, at one index of them, integers [L] for L axes."""
+  """A bias function that returns leading axes, at one index of them."""
 
-  axes = {"index": "X"}
+  axes = {"index": ""}
   bias: Any
-  index: jax.Array
+  index: tuple[jax.Array, ...]
 
   def __call__(self, t, s):
     return select_index(self.bias(t, s), self.index)

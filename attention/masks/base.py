@@ -168,11 +168,11 @@ class FromArray(Mask):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class MaskAtIndex(Mask):
-  """A mask function that returns leading axes, at one index of them, integers [L] for L axes."""
+  """A mask function that returns leading axes, at one index of them."""
 
-  axes = {"index": "X"}
+  axes = {"index": ""}
   mask: Mask
-  index: jax.Array
+  index: tuple[jax.Array, ...]
 
   def mask_mod(self, t, s):
     return select_index(self.mask.tile(t, s), self.index)
