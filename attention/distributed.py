@@ -8,7 +8,7 @@ import numpy as np
 
 from attention.arrays.checks import check_vectors
 from attention.arrays.dtypes import matmul_precision
-from attention.arrays.named_axes import axis_letters
+from attention.arrays.named_axes import leaf_axes
 from attention.arrays.sharding import varying
 from attention.biases.base import BiasLike
 from attention.engines.blockwise import blockwise
@@ -150,7 +150,7 @@ def _positions(axis_name: str, length: int, zigzag: bool) -> jax.Array:
 
 def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:
   """Raises ValueError if a mask or bias contains an array [... T S], or one that may be either [T] or [S]."""
-  for array, letters in zip(jax.tree.leaves(rule), jax.tree.leaves(axis_letters(rule)), strict=True):
+  for array, letters in zip(jax.tree.leaves(rule), leaf_axes(rule), strict=True):
     sizes = dict(zip(reversed(letters or ""), reversed(jnp.shape(array)), strict=False))
     if num_pairs == 1 and letters == "TS" and axis_name in varying(jnp.asarray(array)):
       raise ValueError(

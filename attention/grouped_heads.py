@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.arrays.checks import as_array, check_rank, check_vectors
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.named_axes import axis_letters
+from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import LAYOUT
 from attention.engines.dense import AttentionOutput
 from attention.engines.inputs import Options, Settings
@@ -114,8 +114,9 @@ class _Heads(NamedTuple):
 
   def split_leaves(self, options: Options) -> Options:
     """Returns the options with the heads of their arrays split."""
-
-    def split(leaf: Any, letters: str) -> Any:
-      return leaf if np.ndim(leaf) == 0 else self.split(jnp.asarray(leaf), len(letters))
-
-    return jax.tree.map(split, options, axis_letters(options))
+    leaves, structure = jax.tree.flatten(options)
+    split = [
+      leaf if np.ndim(leaf) == 0 else self.split(jnp.asarray(leaf), len(letters))
+      for leaf, letters in zip(leaves, leaf_axes(options), strict=True)
+    ]
+    return jax.tree.unflatten(structure, split)

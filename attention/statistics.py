@@ -88,8 +88,8 @@ def _row_statistics(
       rows = jnp.zeros(shape[:-1], inputs.values.dtype)
       return RowStatistics(rows - jnp.inf, rows)
     sizes = (T, S) if implementation == "dense" else settings.block_sizes
-    plan, inputs = make_plan(inputs, shape, sizes)
-    statistics = map_query_blocks(plan, functools.partial(_block_statistics, plan), inputs)
+    plan, leaves = make_plan(inputs, shape, sizes)
+    statistics = map_query_blocks(plan, functools.partial(_block_statistics, plan), leaves)
     return RowStatistics(*(rows[..., 0] for rows in statistics))
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, check_number, check_size, key_shape
-from attention.arrays.named_axes import NamedAxes, axis_letters
+from attention.arrays.named_axes import NamedAxes, leaf_axes
 from attention.biases.base import BiasLike, as_bias
 from attention.engines.dropout import Dropout
 from attention.engines.inputs import Options, Settings
@@ -123,7 +123,7 @@ def with_arrays(tree: T) -> T:
     if not hasattr(tree, name):
       raise ValueError(f"{type(tree).__name__}.axes must contain names of fields, got {name!r}")
   if any(leaf is tree for leaf in jax.tree.leaves(tree)):
-    axis_letters(tree)  # raises the error of an unregistered class
+    leaf_axes(tree)  # raises the error of an unregistered class
   changed: dict[str, Any] = {}
   if not dataclasses.is_dataclass(tree):
     return tree
@@ -135,7 +135,7 @@ def with_arrays(tree: T) -> T:
       changed[field.name] = as_array(field.name, value)
   tree = dataclasses.replace(tree, **changed) if changed else tree
   tree.validate()
-  axis_letters(tree)
+  leaf_axes(tree)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, str) or callable(leaf):
       raise ValueError(

@@ -92,7 +92,7 @@ def map_index_batches(
     function: takes the arrays of some indices, and their batch; returns a pytree of arrays with the leading
       axes of the batch.
     arrays: pytrees of arrays [leading... trailing...].
-    letters: a letter for each trailing axis of each array; see `axis_letters`.
+    letters: a letter for each trailing axis of each array; see `leaf_axes`.
     leading: sizes of the leading axes of the results.
     per_step: number of indices to compute together. None: all, so that leading axes may be sharded over
       devices.

@@ -49,10 +49,7 @@ def register_pytree(cls: type[T]) -> type[T]:
     return [(jax.tree_util.GetAttrKey(name), leaf) for name, leaf in zip(dynamic, leaves, strict=True)], known
 
   def unflatten(known: tuple[Any, ...], leaves: Any) -> T:
-    tree = object.__new__(cls)  # without __init__, which may not accept leaves that are no arrays
-    for name, value in (*zip(dynamic, leaves, strict=True), *zip(static, known, strict=True)):
-      object.__setattr__(tree, name, value)
-    return tree
+    return cls(**dict(zip(dynamic, leaves, strict=True)), **dict(zip(static, known, strict=True)))
 
   jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
   return cls
@@ -77,8 +74,8 @@ class NamedAxes:
     """Raises ValueError if a known (not traced) field has an invalid value."""
 
 
-def axis_letters(tree: Any) -> Any:
-  """Returns a pytree of NamedAxes with axis letters in the place of arrays, "?" for each axis without a name.
+def leaf_axes(tree: Any) -> list[str]:
+  """Returns the axis letters of each leaf of a pytree of NamedAxes, "?" for each axis without a name.
 
   Raises:
     ValueError: if an array has fewer axes than named, or a class is not registered as a pytree.
@@ -87,10 +84,12 @@ def axis_letters(tree: Any) -> Any:
   def is_nested(node: Any) -> bool:
     return isinstance(node, NamedAxes) and node is not tree
 
-  def letters_of(path: Any, leaf: Any) -> Any:
+  axes = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_nested):
     if is_nested(leaf):
-      return axis_letters(leaf)
-    if leaf is tree and isinstance(tree, NamedAxes):
+      axes += leaf_axes(leaf)
+      continue
+    if leaf is tree:
       raise ValueError(
         f"{type(tree).__name__} must be registered as a pytree: add @attention.register_pytree (or "
         "@jax.tree_util.register_dataclass) above @dataclasses.dataclass(frozen=True)"
@@ -100,9 +99,8 @@ def axis_letters(tree: Any) -> Any:
     if letters is not None and np.ndim(leaf) < len(letters):
       name = type(tree).__name__ + jax.tree_util.keystr(path)
       raise ValueError(f"{name} must have axes [... {' '.join(letters)}], got shape {np.shape(leaf)}")
-    return "?" * np.ndim(leaf) if letters is None else letters
-
-  return jax.tree_util.tree_map_with_path(letters_of, tree, is_leaf=is_nested)
+    axes.append("?" * np.ndim(leaf) if letters is None else letters)
+  return axes
 
 
 def first_index(tree: Any, *, of_pair: bool = False) -> Any:
@@ -112,12 +110,12 @@ def first_index(tree: Any, *, of_pair: bool = False) -> Any:
     tree: the pytree.
     of_pair: cut the arrays to the first query and the first key.
   """
-
-  def first(leaf: Any, letters: str) -> jax.Array:
+  leaves, structure = jax.tree.flatten(tree)
+  pairs = []
+  for leaf, letters in zip(leaves, leaf_axes(tree), strict=True):
     cut = tuple(slice(1) if of_pair and letter in "TS" else slice(None) for letter in letters)
-    return jnp.asarray(leaf)[(0,) * (np.ndim(leaf) - len(letters)) + cut]
-
-  return jax.tree.map(first, tree, axis_letters(tree))
+    pairs.append(jnp.asarray(leaf)[(0,) * (np.ndim(leaf) - len(letters)) + cut])
+  return jax.tree.unflatten(structure, pairs)
 
 
 def has_user_code(tree: Any) -> bool:

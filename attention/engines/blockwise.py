@@ -40,6 +40,8 @@ from attention.engines.normalized import normalized_attention
 from attention.engines.plan import Plan, make_plan
 from attention.normalizers.softmax import Softmax
 
+Leaves = list[Any]
+
 
 class OnlineSoftmax(NamedTuple):
   """The sums of a block of queries over some keys.
@@ -115,15 +117,15 @@ def blockwise(
   is_softmax = type(normalizer) is Softmax  # a subclass may compute other weights
   if 0 in shape or (inputs.values.shape[-1] == 0 and axis_name is None):
     return dense(inputs, shape, return_weights=False, return_logsumexp=is_softmax)
-  plan, inputs = make_plan(inputs, shape, block_sizes, axis_name, num_parts)
+  plan, leaves = make_plan(inputs, shape, block_sizes, axis_name, num_parts)
   if has_user_code(inputs.options):
     _check_closures(inputs)
   # Inside shard_map, gradients of replicated arrays are summed over devices. This must not happen inside a
   # loop, since devices may run different numbers of iterations.
-  inputs = match_vma(inputs, inputs)
+  leaves = match_vma(leaves, leaves)
   if not is_softmax:
-    return AttentionOutput(normalized_attention(plan, inputs))
-  context, row_max, log_denominator = flash_attention(plan, inputs)
+    return AttentionOutput(normalized_attention(plan, leaves))
+  context, row_max, log_denominator = flash_attention(plan, leaves)
   if normalizer.sink is not None:
     share, added = normalizer.share(log_denominator, row_max)
     context = finish_rows(row_max, jnp.where(is_valid_row(row_max), context, 0) * share)
@@ -133,11 +135,13 @@ def blockwise(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def flash_attention(plan: Plan, inputs: Inputs) -> Results:
+def flash_attention(plan: Plan, leaves: Leaves) -> Results:
   """Computes the results of all queries over all keys."""
-  dtype, D = inputs.values.dtype, inputs.values.shape[-1]
+  values = plan.inputs(leaves).values
+  dtype, D = values.dtype, values.shape[-1]
 
-  def step(tile: Inputs, sums: OnlineSoftmax | None) -> OnlineSoftmax:
+  def step(leaves: Leaves, sums: OnlineSoftmax | None) -> OnlineSoftmax:
+    tile = plan.inputs(leaves)
     scores = masked_scores(*tile.scores_and_allowed(), tile.nonfinite_keys)
     row_max = row_maxima(scores)
     if sums is not None:
@@ -156,35 +160,37 @@ def flash_attention(plan: Plan, inputs: Inputs) -> Results:
     row_max = jnp.full((*rows, 1), levels(dtype).masked)
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, D), dtype))
 
-  def finish(tile: Inputs, sums: OnlineSoftmax) -> Results:
-    row_max = mark_rows(sums.row_max, tile.nonfinite_queries)
+  def finish(leaves: Leaves, sums: OnlineSoftmax) -> Results:
+    row_max = mark_rows(sums.row_max, plan.inputs(leaves).nonfinite_queries)
     denominator = jnp.where(sums.denominator == 0, 1, sums.denominator)
     return Results(finish_rows(row_max, sums.context / denominator), row_max, jnp.log(denominator))
 
   plan = dataclasses.replace(plan, is_differentiated=False)  # by JAX: the rule is used instead
-  return fold_tiles(plan, step, initial, finish, (inputs,), (plan.letters,))
+  return fold_tiles(plan, step, initial, finish, (leaves,), (plan.letters,))
 
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
 def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results]:
   """The rule in the docstring of this file, linear in the tangents."""
-  (inputs,), (tangents,) = primals, tangents
-  results = flash_attention(plan, inputs)
+  (leaves,), (tangents,) = primals, tangents
+  results = flash_attention(plan, leaves)
   dtype, D = results.context.dtype, results.context.shape[-1]
   # A tangent of zero is None.
-  tangents = jax.tree.map(lambda tangent: None if _is_zero(tangent) else tangent, tangents)
+  tangents = [None if _is_zero(tangent) else tangent for tangent in tangents]
 
-  def only_varied(tree: Any, tangents: Any) -> Any:
-    return jax.tree.map(lambda leaf, tangent: None if tangent is None else leaf, tree, tangents)
+  def only_varied(items: list[Any], tangents: Leaves) -> list[Any]:
+    return [None if tangent is None else item for item, tangent in zip(items, tangents, strict=True)]
 
-  def step(inputs: Inputs, tangents: Inputs, results: Results, sums: DerivativeSums | None) -> DerivativeSums:
-    def scores_and_values(varied: Inputs) -> Any:
-      tile = with_parts(inputs, varied)
+  def step(leaves: Leaves, tangents: Leaves, results: Results, sums: DerivativeSums | None) -> DerivativeSums:
+    tile = plan.inputs(leaves)
+
+    def scores_and_values(varied: Leaves) -> Any:
+      tile = plan.inputs(with_parts(leaves, varied))
       scores, allowed = tile.scores_and_allowed()
       return (scores, tile.values), allowed
 
     (scores, values), (d_scores, d_values), allowed = jax.jvp(
-      scores_and_values, (only_varied(inputs, tangents),), (tangents,), has_aux=True
+      scores_and_values, (only_varied(leaves, tangents),), (tangents,), has_aux=True
     )
     exponents = masked_scores(scores, allowed) - results.row_max - results.log_denominator
     exponents = jnp.where(exponents > 0, 0, exponents)  # for huge scores, rounding errors may be large
@@ -192,21 +198,21 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     weights = jnp.exp(jnp.where(is_valid, exponents, levels(scores.dtype).masked))
     # The weight of a masked pair is 0, but the derivative of its score may overflow.
     weighted = weights * (d_scores if allowed is None else jnp.where(allowed, d_scores, 0))
-    d_context = jnp.einsum("TS,SD->TD", inputs.drop(weighted), values)
-    d_context += jnp.einsum("TS,SD->TD", inputs.drop(weights), d_values)
+    d_context = jnp.einsum("TS,SD->TD", tile.drop(weighted), values)
+    d_context += jnp.einsum("TS,SD->TD", tile.drop(weights), d_values)
     terms = DerivativeSums(jnp.sum(weighted, axis=-1, keepdims=True), d_context)
     return terms if sums is None else jax.tree.map(jnp.add, sums, terms)
 
   def initial(*rows: int) -> DerivativeSums:
     return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
 
-  def finish(_: Inputs, __: Inputs, results: Results, sums: DerivativeSums) -> DerivativeSums:
+  def finish(_: Leaves, __: Leaves, results: Results, sums: DerivativeSums) -> DerivativeSums:
     # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.
     is_valid = is_valid_row(results.row_max)
     context = jnp.where(is_valid, results.context, 0)
     return sums._replace(context=jnp.where(is_valid, sums.context - context * sums.logsumexp, 0))
 
-  arrays = inputs, tangents, results
+  arrays = leaves, tangents, results
   letters = plan.letters, only_varied(plan.letters, tangents), jax.tree.map(lambda rows: "TX", results)
   d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, arrays, letters)
   # Only the sum of row_max and log_denominator is used, so the whole tangent is that of log_denominator.

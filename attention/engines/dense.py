@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.masking import finish_rows, levels, mark_rows, masked_scores, row_maxima
-from attention.arrays.named_axes import axis_letters
+from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import is_known
 from attention.arrays.sharding import leading_axes_may_be_sharded
 from attention.engines.inputs import Inputs
@@ -58,12 +58,15 @@ def dense(
   if 0 in shape[:-2]:
     shapes = (*shape[:-1], inputs.values.shape[-1]), shape, shape[:-1]
     return requested(*(jnp.zeros(empty, inputs.values.dtype) for empty in shapes))
-  arrays, leading = (jax.tree.map(jnp.asarray, inputs),), shape[:-2]
+  leaves, structure = jax.tree.flatten(inputs)
+
+  def at_index(leaves: list[jax.Array]) -> AttentionOutput:
+    return requested(*dense_at_index(jax.tree.unflatten(structure, leaves)))
+
+  arrays, leading = ([jnp.asarray(leaf) for leaf in leaves],), shape[:-2]
   separate = leading_axes_may_be_sharded() or not all(map(is_known, leading))
   per_step = None if separate else math.prod(leading)  # all in one axis
-  return map_leading_axes(
-    lambda inputs: requested(*dense_at_index(inputs)), arrays, (axis_letters(inputs),), leading, per_step
-  )
+  return map_leading_axes(at_index, arrays, (leaf_axes(inputs),), leading, per_step)
 
 
 def dense_at_index(inputs: Inputs) -> AttentionOutput:

@@ -15,7 +15,7 @@ import numpy as np
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
-from attention.arrays.named_axes import NamedAxes, axis_letters, has_user_code, register_pytree
+from attention.arrays.named_axes import NamedAxes, has_user_code, leaf_axes, register_pytree
 from attention.arrays.shapes import broadcast_leading, same_rank
 from attention.engines.dropout import Dropout
 from attention.engines.rule_checks import check_rules
@@ -213,9 +213,11 @@ def prepare(
 def _features(score: Score, method: str, vectors: jax.Array) -> tuple[Any, jax.Array]:
   """Returns the features of vectors [... X H], and which vectors or features are not finite, [... X]."""
 
-  def at_index(score: Score, vectors: jax.Array) -> tuple[Any, jax.Array]:
+  leaves, structure = jax.tree.flatten(score)
+
+  def at_index(leaves: list[jax.Array], vectors: jax.Array) -> tuple[Any, jax.Array]:
     cleaned = zero_nonfinite(vectors)
-    features = getattr(score, method)(cleaned)
+    features = getattr(jax.tree.unflatten(structure, leaves), method)(cleaned)
     of_same_shape, nonfinite = [], []
     for leaf in jax.tree.leaves(features):
       if np.ndim(leaf) != 2 or leaf.shape[0] not in (1, vectors.shape[0]):
@@ -231,7 +233,7 @@ def _features(score: Score, method: str, vectors: jax.Array) -> tuple[Any, jax.A
     features = jax.tree.map(lambda leaf: vectors if leaf is cleaned else leaf, features)
     return features, functools.reduce(jnp.logical_or, nonfinite, any_nonfinite(vectors, *of_same_shape))
 
-  arrays, letters = (jax.tree.map(jnp.asarray, score), vectors), (axis_letters(score), "XH")
+  arrays, letters = ([jnp.asarray(leaf) for leaf in leaves], vectors), (leaf_axes(score), "XH")
   shapes = [
     array.shape[: array.ndim - len(axes)]
     for array, axes in zip(jax.tree.leaves(arrays), jax.tree.leaves(letters), strict=True)

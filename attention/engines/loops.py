@@ -1,8 +1,8 @@
 """Loops over leading axes, blocks of queries, blocks of keys, and devices.
 
-The loops cut `arrays`: a tuple of the Inputs and possibly more pytrees, with axis letters for each array (see
-`NamedAxes`). Along "T" an array has an entry for each query, along "S" for each key. An array without these
-axes is the same for all tiles.
+The loops cut `arrays`, a tuple of the leaves of the Inputs and possibly more pytrees, with axis letters for
+each array (see `NamedAxes`). Along "T" an array has an entry for each query, along "S" for each key. An array
+without these axes is the same for all tiles.
 """
 
 import functools
@@ -22,7 +22,6 @@ from attention.arrays.leading_axes import (
   with_parts,
 )
 from attention.arrays.sharding import match_vma
-from attention.engines.inputs import Inputs
 from attention.engines.plan import Blocks, Plan, is_nonempty
 
 Tree = TypeVar("Tree")
@@ -46,7 +45,7 @@ def fold_tiles(
     initial: takes the sizes of leading axes and T; returns the first carry.
     finish: takes the arrays of a tile, and the last carry; returns the results of its queries, a
       pytree of arrays [... T *].
-    arrays: the Inputs, and possibly more.
+    arrays: leaves of the Inputs, and possibly more.
     letters: their axis letters.
 
   Returns:
@@ -86,7 +85,7 @@ def over_query_blocks(
     function: takes the arrays of one or several blocks of queries and all blocks of keys, as
       `fold_key_blocks`, and their batch: the axis of several blocks, and indices of the leading axes; returns
       a pytree of arrays [... T *].
-    arrays: the Inputs, and possibly more.
+    arrays: leaves of the Inputs, and possibly their tangents, and more.
     letters: their axis letters.
 
   Returns:
@@ -115,7 +114,7 @@ def over_query_blocks(
   def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
     @functools.partial(recomputed, plan)
     def at_indices(arrays: Arrays) -> Tree:
-      blocks = jax.tree.map(query_blocks, with_finite_vectors(*arrays), letters)
+      blocks = jax.tree.map(query_blocks, with_finite_vectors(plan, *arrays), letters)
       blocks = with_key_blocks(blocks, False)
 
       def at_blocks(arrays: Arrays, count: int | None) -> Tree:
@@ -141,17 +140,16 @@ def recomputed(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
   return rematerialized(function) if plan.is_differentiated else function
 
 
-def with_finite_vectors(inputs: Inputs, *others: Any) -> Arrays:
-  """Returns finite vectors, and tangents (Inputs among the others) of 0 where a vector is not finite."""
-  finite = inputs.with_finite_vectors()
+def with_finite_vectors(plan: Plan, leaves: list[jax.Array], *others: Any) -> Arrays:
+  """Returns finite vectors, and tangents (a list among the others) of 0 where a vector is not finite."""
+  finite = jax.tree.leaves(plan.inputs(leaves).with_finite_vectors())
 
   def cleaned(array: jax.Array, new: jax.Array, tangent: jax.Array | None) -> Any:
     return tangent if tangent is None or new is array else jnp.where(new == array, tangent, 0)
 
-  def clean(other: Any) -> Any:
-    return jax.tree.map(cleaned, inputs, finite, other) if isinstance(other, Inputs) else other
-
-  return finite, *map(clean, others)
+  return finite, *(
+    list(map(cleaned, leaves, finite, other)) if isinstance(other, list) else other for other in others
+  )
 
 
 def split_keys(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
@@ -222,7 +220,9 @@ def fold_key_blocks(
   def at_nonempty_tile(carry: Any, keys: Arrays) -> Any:
     if not plan.skips_tiles:
       return at_tile(carry, keys)
-    nonempty = batch.vmap(lambda inputs, *_: is_nonempty(inputs))(*tile_of(plan, arrays, letters, keys))
+    nonempty = batch.vmap(lambda leaves, *_: is_nonempty(plan.inputs(leaves)))(
+      *tile_of(plan, arrays, letters, keys)
+    )
     return jax.lax.cond(
       unvmap_any(nonempty), recomputed(plan, at_tile), lambda carry, keys: carry, carry, keys
     )

@@ -22,8 +22,9 @@ from attention.normalizers.rows import ScoreRows, ScoreTile, score_tile
 Tree = TypeVar("Tree")
 
 
-def normalized_attention(plan: Plan, inputs: Inputs) -> jax.Array:
+def normalized_attention(plan: Plan, leaves: list[jax.Array]) -> jax.Array:
   """Computes the context [... T D] of all queries over all keys."""
+  D = plan.inputs(leaves).values.shape[-1]
 
   def attend_to_keys(inputs: Inputs) -> jax.Array:
     rows, normalizer, values = block_rows(plan, inputs), inputs.options.normalizer, inputs.values
@@ -35,30 +36,29 @@ def normalized_attention(plan: Plan, inputs: Inputs) -> jax.Array:
       context += jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)
       return jnp.maximum(row_max, tile_max), normalizer.next_state(tile, state), context
 
-    T, D = plan.queries.size, value_width
+    T = plan.queries.size
     row_max = jnp.full((T, 1), levels(values.dtype).masked)
     initial = row_max, normalizer.row_state(rows), jnp.zeros((T, D), values.dtype)
     row_max, _, context = fold_rows(plan, inputs, attend_to_tile, initial, normalizer.reverse)
     return finish_rows(mark_rows(row_max, inputs.nonfinite_queries), context)
 
-  value_width = inputs.values.shape[-1]
-  return map_query_blocks(plan, attend_to_keys, inputs)
+  return map_query_blocks(plan, attend_to_keys, leaves)
 
 
-def map_query_blocks(plan: Plan, function: Callable[[Inputs], Tree], inputs: Inputs) -> Tree:
+def map_query_blocks(plan: Plan, function: Callable[[Inputs], Tree], leaves: list[jax.Array]) -> Tree:
   """Applies a function to each block of queries with all its keys, at one index of the leading axes.
 
   Args:
     plan: the plan.
     function: takes the inputs, with blocks of keys for `fold_rows`; returns a pytree of arrays [T *].
-    inputs: of all queries and keys.
+    leaves: of the inputs of all queries and keys.
   """
-  starts = (jax.tree.map(lambda letters: int("S" in letters), plan.letters),)
+  starts = ([int("S" in letters) for letters in plan.letters],)
 
-  def at_batch(arrays: tuple[Inputs], batch: IndexBatch) -> Tree:
-    return batch.vmap(function, starts)(*arrays)
+  def at_batch(arrays: tuple[list[jax.Array]], batch: IndexBatch) -> Tree:
+    return batch.vmap(lambda leaves: function(plan.inputs(leaves)), starts)(*arrays)
 
-  return over_query_blocks(plan, at_batch, (inputs,), (plan.letters,))
+  return over_query_blocks(plan, at_batch, (leaves,), (plan.letters,))
 
 
 def block_rows(plan: Plan, inputs: Inputs) -> ScoreRows:
@@ -91,9 +91,11 @@ def fold_rows(
     reverse: whether the last block comes first.
   """
 
-  def step(inputs: Inputs, carry: Tree) -> Tree:
+  def step(leaves: list[jax.Array], carry: Tree) -> Tree:
+    inputs = plan.inputs(leaves)
     scores, allowed = inputs.scores_and_allowed()
     tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
     return update(carry, tile, row_max, inputs)
 
-  return fold_key_blocks(plan, step, initial, (inputs,), (plan.letters,), reverse=reverse)
+  arrays = (jax.tree.leaves(inputs),)
+  return fold_key_blocks(plan, step, initial, arrays, (plan.letters,), reverse=reverse)

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention.arrays import device, sharding
 from attention.arrays.dtypes import matmul_precision
-from attention.arrays.named_axes import axis_letters
+from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.engines.inputs import Inputs
 from attention.masks import BlockSummary, Mask
@@ -60,7 +60,9 @@ class Plan:
   """How attention is cut into tiles.
 
   Attributes:
-    letters: the axis letters of the Inputs, but "-" for "T" or "S" where an array broadcasts.
+    structure: tree structure of the Inputs. The engine works on their leaves, since user-defined classes may
+      only accept arrays.
+    letters: axis letters of each leaf, from `leaf_axes`, but "-" for "T" or "S" where the leaf broadcasts.
     leading: leading axes.
     per_step: number of indices of the leading axes to compute together; None: all.
     queries: blocks of queries.
@@ -74,7 +76,8 @@ class Plan:
     precision: precision of matrix products, since derivatives are traced after `attend` has returned.
   """
 
-  letters: Any
+  structure: Any
+  letters: list[str]
   leading: tuple[int, ...]
   per_step: int | None
   queries: Blocks
@@ -86,6 +89,10 @@ class Plan:
   axis_name: str | None
   precision: str
 
+  def inputs(self, leaves: list[Any]) -> Inputs:
+    """Returns the Inputs with the given leaves."""
+    return jax.tree.unflatten(self.structure, leaves)
+
 
 def make_plan(
   inputs: Inputs,
@@ -93,8 +100,8 @@ def make_plan(
   block_sizes: tuple[int, int] | None,
   axis_name: str | None = None,
   num_parts: int = 1,
-) -> tuple[Plan, Inputs]:
-  """Returns the plan for scores of the given shape, [... T S], and the inputs that it cuts.
+) -> tuple[Plan, list[jax.Array]]:
+  """Returns the plan for scores of the given shape, [... T S], and the arrays that it cuts.
 
   Args:
     inputs: from `prepare`, as is the shape.
@@ -132,8 +139,10 @@ def make_plan(
     lengths = {"T": T, "S": S}
     return "".join(letter if size == lengths.get(letter, size) else "-" for letter, size in sizes)
 
+  leaves, structure = jax.tree.flatten(inputs)
   plan = Plan(
-    letters=jax.tree.map(cut_axes, inputs, axis_letters(inputs)),
+    structure=structure,
+    letters=list(map(cut_axes, leaves, leaf_axes(inputs))),
     leading=tuple(leading),
     per_step=None if may_be_sharded else max(1, round(most_pairs / pairs)),
     queries=queries,
@@ -145,7 +154,7 @@ def make_plan(
     axis_name=axis_name,
     precision=matmul_precision(),
   )
-  return plan, jax.tree.map(jnp.asarray, inputs)
+  return plan, [jnp.asarray(leaf) for leaf in leaves]
 
 
 def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tuple[int, int]:
@@ -177,7 +186,8 @@ def is_nonempty(tile: Inputs) -> jax.Array:
     """Returns an array with axes [I J] before its own, if it has an axis T or S."""
     return leaf[None, None] if {"T", "S"} & set(letters) else leaf
 
-  mask = jax.tree.map(with_blocks, tile.options.mask, axis_letters(tile.options.mask))
+  leaves, structure = jax.tree.flatten(tile.options.mask)
+  mask: Any = jax.tree.unflatten(structure, map(with_blocks, leaves, leaf_axes(tile.options.mask)))
   return jnp.any(jnp.asarray(any_allowed(mask, tile.t[None], tile.s[None])))
 
 
@@ -200,10 +210,10 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
 
   None if that is not known while tracing, or differs between indices of the leading axes.
   """
-  leaves, letters = jax.tree.leaves(mask), axis_letters(mask)
+  (leaves, structure), letters = jax.tree.flatten(mask), leaf_axes(mask)
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return None
-  if any(np.ndim(leaf) > len(axes) for leaf, axes in zip(leaves, jax.tree.leaves(letters), strict=True)):
+  if any(np.ndim(leaf) > len(axes) for leaf, axes in zip(leaves, letters, strict=True)):
     return None
 
   def with_blocks(leaf: Any, axes: str) -> np.ndarray:
@@ -221,7 +231,7 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
       array = np.moveaxis(array, axis, 0)
     return array
 
-  mask = jax.tree.map(with_blocks, mask, letters)
+  mask = jax.tree.unflatten(structure, map(with_blocks, leaves, letters))
   t, s = with_blocks(np.arange(T), "T")[:, 0], with_blocks(np.arange(S), "S")[0]
   is_any = any_allowed(mask, t, s)
   if isinstance(is_any, jax.core.Tracer):

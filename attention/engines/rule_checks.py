@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.leading_axes import all_indices
-from attention.arrays.named_axes import axis_letters, has_user_code
+from attention.arrays.named_axes import has_user_code, leaf_axes
 from attention.arrays.shapes import broadcasts_to, check_pairs
 from attention.biases.base import BiasAtIndex
 from attention.masks.base import MaskAtIndex, one_pair_of
@@ -73,5 +73,5 @@ def check_rules(options: Any, leading: tuple[int, ...], T: int, S: int) -> tuple
 
 def _leaves(rule: Any) -> list[tuple[Any, Any, str]]:
   """Returns the path, the array and the axis letters of each leaf."""
-  leaves, letters = jax.tree_util.tree_leaves_with_path(rule), jax.tree.leaves(axis_letters(rule))
-  return [(*leaf, axes) for leaf, axes in zip(leaves, letters, strict=True)]
+  leaves = jax.tree_util.tree_leaves_with_path(rule)
+  return [(*leaf, letters) for leaf, letters in zip(leaves, leaf_axes(rule), strict=True)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from attention.arrays.checks import as_array
 from attention.arrays.leading_axes import all_indices, map_leading_axes, select_index
-from attention.arrays.named_axes import NamedAxes, axis_letters, first_index, has_user_code, register_pytree
+from attention.arrays.named_axes import NamedAxes, first_index, has_user_code, leaf_axes, register_pytree
 from attention.arrays.shapes import same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
@@ -88,12 +88,15 @@ class Mask(NamedAxes):
     """
     *leading, _, _ = self.full_shape(T, S)
 
-    def at_index(mask: Mask) -> jax.Array:
-      return jnp.broadcast_to(mask.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]), (T, S))
+    rule = MaskAtIndex(self, all_indices(tuple(leading))) if leading else self
+    leaves, structure = jax.tree.flatten(rule)
 
-    mask = MaskAtIndex(self, all_indices(tuple(leading))) if leading else self
-    arrays, letters = (jax.tree.map(jnp.asarray, mask),), (axis_letters(mask),)
-    return map_leading_axes(at_index, arrays, letters, tuple(leading))
+    def at_index(leaves: list[jax.Array]) -> jax.Array:
+      rule = jax.tree.unflatten(structure, leaves)
+      return jnp.broadcast_to(rule.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]), (T, S))
+
+    arrays = ([jnp.asarray(leaf) for leaf in leaves],)
+    return map_leading_axes(at_index, arrays, (leaf_axes(rule),), tuple(leading))
 
   def full_shape(self, T: int, S: int) -> tuple[int, ...]:
     """Returns the shape [... T S] of the mask for T queries and S keys.
@@ -102,8 +105,7 @@ class Mask(NamedAxes):
       ValueError: if an array of the mask does not broadcast to T queries and S keys.
     """
     sizes, shapes = {"T": T, "S": S}, []
-    leaves, all_letters = jax.tree_util.tree_leaves_with_path(self), jax.tree.leaves(axis_letters(self))
-    for (path, leaf), letters in zip(leaves, all_letters, strict=True):
+    for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
       leading, trailing = (
         np.shape(leaf)[: np.ndim(leaf) - len(letters)],
         np.shape(leaf)[np.ndim(leaf) - len(letters) :],

@@ -459,3 +459,33 @@ def test_summaries_see_arrays_as_they_are():
     return jnp.sum(attention.scaled_dot_product_attention(vectors, vectors, vectors, **options) ** 2)
 
   assert_close(*(gradient(vectors, engine, columns) for engine in ("blockwise", "dense")), FLOAT32)
+
+
+@pytest.mark.parametrize("register", [attention.register_pytree, jax.tree_util.register_dataclass])
+@pytest.mark.parametrize("implementation", ENGINES)
+def test_post_init_only_sees_arrays(register, implementation):
+  @register
+  @dataclasses.dataclass(frozen=True)
+  class Doubled(attention.Score):
+    axes = {"factor": ""}
+    factor: jax.Array
+
+    def __post_init__(self):
+      object.__setattr__(self, "doubled", 2 * jnp.asarray(self.factor))  # fails for anything but an array
+
+    def scores(self, query_features, key_features):
+      return self.doubled * query_features @ key_features.T
+
+  vectors = jnp.asarray(np.random.default_rng(0).normal(size=(3, 11, 5)), jnp.float32)
+  options = dict(mask=masks.causal(), implementation=implementation, block_sizes=(4, 3))
+
+  def context(factor):
+    return attention.attend(Doubled(factor), vectors, vectors, vectors, **options)
+
+  def expected(factor):
+    scaled = vectors * 2 * factor[:, None, None]
+    return attention.scaled_dot_product_attention(scaled, vectors, vectors, scale=1.0, **options)
+
+  factors = jnp.array([0.3, -0.7, 1.1])
+  assert_close(context(factors), expected(factors), FLOAT32)
+  assert_close(jax.jacfwd(context)(factors), jax.jacfwd(expected)(factors), FLOAT32)

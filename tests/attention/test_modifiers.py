@@ -11,7 +11,7 @@ from helpers.fixtures import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, mos
 
 import attention
 from attention import masks, positions
-from attention.arrays.named_axes import axis_letters
+from attention.arrays.named_axes import leaf_axes
 
 B, N, T, S, H = DIMS["BNTSH"]
 
@@ -141,7 +141,7 @@ def test_arrays_with_too_few_axes_raise():
 
 def test_nested_score_axes_are_known():
   score = attention.SoftCap(attention.Additive(jnp.ones((N, H))), 5.0)
-  assert jax.tree.leaves(axis_letters(score)) == ["A", ""]
+  assert leaf_axes(score) == ["A", ""]
 
 
 @mostly_blockwise

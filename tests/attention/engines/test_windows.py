@@ -11,7 +11,7 @@ from helpers.fixtures import FLOAT32, SCORES, always, assert_close, assert_trees
 
 import attention
 from attention import masks
-from attention.arrays.named_axes import axis_letters
+from attention.arrays.named_axes import leaf_axes
 from attention.engines.inputs import prepare
 from attention.engines.plan import Blocks, find_windows, known_tiles, make_plan
 from attention.validation import check_options
@@ -39,7 +39,8 @@ def cut_to(mask, rows, columns):
   def cut(leaf, axes):
     return np.asarray(leaf)[(..., *(places[axis] for axis in axes))]
 
-  return jax.tree.map(cut, mask, axis_letters(mask))
+  leaves, structure = jax.tree.flatten(mask)
+  return jax.tree.unflatten(structure, map(cut, leaves, leaf_axes(mask)))
 
 
 @pytest.mark.parametrize("name", MASKS)
