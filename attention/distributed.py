@@ -151,7 +151,7 @@ def _positions(axis_name: str, length: int, zigzag: bool) -> jax.Array:
 def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:
   """Raises ValueError if a mask or bias contains an array [... T S], or one that may be either [T] or [S]."""
   for array, letters in zip(jax.tree.leaves(rule), leaf_axes(rule), strict=True):
-    sizes = dict(zip(reversed(letters or ""), reversed(jnp.shape(array)), strict=False))
+    sizes = dict(zip(reversed(letters), reversed(jnp.shape(array)), strict=False))
     if num_pairs == 1 and letters == "TS" and axis_name in varying(jnp.asarray(array)):
       raise ValueError(
         "with one query and one key per device, an array [... 1 1] is ambiguous: use a mask of positions, "

@@ -124,12 +124,11 @@ def attend_checked(
   with jax.default_matmul_precision(matmul_precision()), mesh_of(queries, keys, values):
     inputs, shape = prepare(queries, keys, values, options)
     if implementation == "dense":
-      output = dense(inputs, shape, return_weights=return_weights, return_logsumexp=return_logsumexp)
+      output = dense(inputs, shape)
     else:
       output = blockwise(inputs, shape, block_sizes=block_sizes)
       if return_weights:
-        weights = dense(inputs, shape, return_weights=True, return_logsumexp=False).weights
-        output = output._replace(weights=weights)
+        output = output._replace(weights=dense(inputs, shape).weights)
   return AttentionOutput(
     output.context.astype(dtype),
     output.weights.astype(dtype) if return_weights else None,

@@ -46,7 +46,7 @@ def _vmap(function: Callable[..., Any], in_axes: tuple[Any, ...], size: int) -> 
   """Returns `jax.vmap(function, in_axes)`, along the first axis of further arguments."""
 
   def mapped(*arguments: Any) -> Any:
-    known = in_axes[: len(arguments)]
+    known = in_axes[: len(arguments)]  # in a ring, not all functions take the last array, the carry
     others = [0] * (len(arguments) - len(known))
     return jax.vmap(function, in_axes=(*known, *others), axis_size=size)(*arguments)
 
@@ -96,13 +96,12 @@ def map_index_batches(
     leading: sizes of the leading axes of the results.
     per_step: number of indices to compute together. None: all, so that leading axes may be sharded over
       devices.
-    batch: indices of outer axes that are computed together. Arrays that differ between them have these axes
-      first.
+    batch: of the recursion: indices of outer axes that are computed together. Arrays that differ between them
+      have these axes first.
   """
   if not leading:
     return function(arrays, batch)
-  if not batch.sizes:
-    arrays = jax.tree.map(lambda array, axes: with_rank(array, len(leading) + len(axes)), arrays, letters)
+  arrays = jax.tree.map(lambda array, axes: with_rank(array, len(leading) + len(axes)), arrays, letters)
   starts = jax.tree.map(lambda array, axes: array.ndim - len(axes) - len(leading), arrays, letters)
 
   def moves(axis: int) -> tuple[Any, ...]:

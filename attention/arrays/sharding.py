@@ -40,9 +40,10 @@ def match_sharding(tree: Any, axes: Any) -> Any:
   def names_of(array: Any, axis: int | None) -> Any:
     return None if axis is None else jax.typeof(array).sharding.spec[axis]
 
-  found: list[Any] = []
-  jax.tree.map(lambda array, axis: found.append(names_of(array, axis)), tree, axes)
-  names = next((names for names in found if names is not None), None)
+  structure: Any
+  leaves, structure = jax.tree.flatten(tree)
+  axes = structure.flatten_up_to(axes)
+  names = next((names for names in map(names_of, leaves, axes) if names is not None), None)
 
   def with_names(array: Any, axis: int | None) -> jax.Array:
     if names is None or axis is None or names_of(array, axis) == names:
@@ -50,7 +51,7 @@ def match_sharding(tree: Any, axes: Any) -> Any:
     spec = [*jax.typeof(array).sharding.spec]
     return jax.sharding.reshard(array, jax.sharding.PartitionSpec(*spec[:axis], names, *spec[axis + 1 :]))
 
-  return jax.tree.map(with_names, tree, axes)
+  return structure.unflatten(map(with_names, leaves, axes))
 
 
 def mesh_of(*arrays: jax.Array) -> contextlib.AbstractContextManager[Any]:

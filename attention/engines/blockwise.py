@@ -115,8 +115,8 @@ def blockwise(
     )
   normalizer = inputs.options.normalizer
   is_softmax = type(normalizer) is Softmax  # a subclass may compute other weights
-  if 0 in shape or (inputs.values.shape[-1] == 0 and axis_name is None):
-    return dense(inputs, shape, return_weights=False, return_logsumexp=is_softmax)
+  if 0 in shape:
+    return dense(inputs, shape)._replace(weights=None)
   plan, leaves = make_plan(inputs, shape, block_sizes, axis_name, num_parts)
   if has_user_code(inputs.options):
     _check_closures(inputs)
@@ -166,7 +166,7 @@ def flash_attention(plan: Plan, leaves: Leaves) -> Results:
     return Results(finish_rows(row_max, sums.context / denominator), row_max, jnp.log(denominator))
 
   plan = dataclasses.replace(plan, is_differentiated=False)  # by JAX: the rule is used instead
-  return fold_tiles(plan, step, initial, finish, (leaves,), (plan.letters,))
+  return fold_tiles(plan, step, initial, finish, (leaves,))
 
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
@@ -206,15 +206,14 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   def initial(*rows: int) -> DerivativeSums:
     return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
 
-  def finish(_: Leaves, __: Leaves, results: Results, sums: DerivativeSums) -> DerivativeSums:
+  def finish(leaves: Leaves, tangents: Leaves, results: Results, sums: DerivativeSums) -> DerivativeSums:
     # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.
     is_valid = is_valid_row(results.row_max)
     context = jnp.where(is_valid, results.context, 0)
     return sums._replace(context=jnp.where(is_valid, sums.context - context * sums.logsumexp, 0))
 
-  arrays = leaves, tangents, results
-  letters = plan.letters, only_varied(plan.letters, tangents), jax.tree.map(lambda rows: "TX", results)
-  d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, arrays, letters)
+  plan = plan.with_letters(only_varied(plan.letters[0], tangents), jax.tree.map(lambda rows: "TX", results))
+  d_logsumexp, d_context = fold_tiles(plan, step, initial, finish, (leaves, tangents, results))
   # Only the sum of row_max and log_denominator is used, so the whole tangent is that of log_denominator.
   return results, Results(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
 

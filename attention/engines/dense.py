@@ -6,17 +6,21 @@
 This engine stores arrays [T S]. It is the reference for the blockwise engine.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.leading_axes import map_leading_axes
-from attention.arrays.masking import finish_rows, levels, mark_rows, masked_scores, row_maxima
+from attention.arrays.masking import (
+  finish_rows,
+  levels,
+  mark_rows,
+  masked_scores,
+  row_maxima,
+  where_constant,
+)
 from attention.arrays.named_axes import leaf_axes
-from attention.arrays.shapes import is_known
-from attention.arrays.sharding import leading_axes_may_be_sharded
 from attention.engines.inputs import Inputs
 from attention.normalizers.base import pair_weights
 from attention.normalizers.rows import one_tile, score_tile
@@ -38,35 +42,24 @@ class AttentionOutput(NamedTuple):
   logsumexp: jax.Array | Any = None
 
 
-def dense(
-  inputs: Inputs, shape: tuple[int, ...], *, return_weights: bool, return_logsumexp: bool
-) -> AttentionOutput:
+def dense(inputs: Inputs, shape: tuple[int, ...]) -> AttentionOutput:
   """Computes attention at all indices of the leading axes; see `dense_at_index`.
 
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
-    return_weights: also compute the weights.
-    return_logsumexp: also compute the logsumexp; the normalizer must be `Softmax`.
   """
-
-  def requested(context: jax.Array, weights: jax.Array, logsumexp: jax.Array) -> AttentionOutput:
-    return AttentionOutput(
-      context, weights if return_weights else None, logsumexp if return_logsumexp else None
-    )
-
-  if 0 in shape[:-2]:
+  if 0 in shape:
     shapes = (*shape[:-1], inputs.values.shape[-1]), shape, shape[:-1]
-    return requested(*(jnp.zeros(empty, inputs.values.dtype) for empty in shapes))
+    context, weights, rows = (jnp.zeros(empty, inputs.values.dtype) for empty in shapes)
+    return AttentionOutput(context, weights, where_constant(rows == 0, "-inf", rows))
   leaves, structure = jax.tree.flatten(inputs)
 
   def at_index(leaves: list[jax.Array]) -> AttentionOutput:
-    return requested(*dense_at_index(jax.tree.unflatten(structure, leaves)))
+    return dense_at_index(jax.tree.unflatten(structure, leaves))
 
-  arrays, leading = ([jnp.asarray(leaf) for leaf in leaves],), shape[:-2]
-  separate = leading_axes_may_be_sharded() or not all(map(is_known, leading))
-  per_step = None if separate else math.prod(leading)  # all in one axis
-  return map_leading_axes(at_index, arrays, (leaf_axes(inputs),), leading, per_step)
+  arrays = ([jnp.asarray(leaf) for leaf in leaves],)
+  return map_leading_axes(at_index, arrays, (leaf_axes(inputs),), shape[:-2])
 
 
 def dense_at_index(inputs: Inputs) -> AttentionOutput:

@@ -17,7 +17,6 @@ from attention.arrays.leading_axes import (
   IndexBatch,
   map_index_batches,
   map_slices,
-  rematerialized,
   unvmap_any,
   with_parts,
 )
@@ -34,49 +33,37 @@ def fold_tiles(
   initial: Callable[..., Tree],
   finish: Callable[..., Any],
   arrays: Arrays,
-  letters: Arrays,
 ) -> Any:
   """Passes over all tiles, and returns the results of each block of queries.
 
   Args:
     plan: the plan.
-    step: takes the arrays of a tile, and a carry; returns the next carry, a pytree of arrays [T *]. The carry
-      is None at the first tile if there is only one.
+    step: takes the arrays of a tile, and a carry, None if there is only one tile; returns the next carry, a
+      pytree of arrays [T *].
     initial: takes the sizes of leading axes and T; returns the first carry.
     finish: takes the arrays of a tile, and the last carry; returns the results of its queries, a
       pytree of arrays [... T *].
-    arrays: leaves of the Inputs, and possibly more.
-    letters: their axis letters.
+    arrays: leaves of the Inputs, and possibly more, as in `plan.letters`.
 
   Returns:
     A pytree of arrays [... T *].
   """
-  if plan.axis_name is None:
+  if plan.axis_name is not None:
+    return fold_ring(plan, step, initial, finish, arrays)
 
-    def at_blocks(arrays: Arrays, batch: IndexBatch) -> Any:
-      first = None if plan.keys.count == 1 else initial(*batch.sizes, plan.queries.size)
-      carry = fold_key_blocks(plan, step, first, arrays, letters, batch)
-      # Finished here, while the block is in the cache.
-      return batch.vmap(finish)(*first_tile(plan, arrays, letters), carry)
+  def at_blocks(arrays: Arrays, batch: IndexBatch) -> Any:
+    first = None if plan.keys.count == 1 else initial(*batch.sizes, plan.queries.size)
+    carry = fold_key_blocks(plan, step, first, arrays, batch)
+    # Finished here, while the block is in the cache.
+    return batch.vmap(finish)(*first_tile(plan, arrays), carry)
 
-    return over_query_blocks(plan, at_blocks, arrays, letters)
-
-  def at_device(carry: Tree, arrays: Arrays) -> Tree:
-    def with_carry(arrays: Arrays, batch: IndexBatch) -> Tree:
-      return fold_key_blocks(plan, step, arrays[-1], arrays[:-1], letters, batch)
-
-    rows = jax.tree.map(lambda array: "TX", carry)
-    return over_query_blocks(plan, with_carry, (*arrays, carry), (*letters, rows))
-
-  first = initial(*plan.leading, plan.queries.length)
-  return finish(*arrays, ring_scan(plan, at_device, first, arrays, letters))
+  return over_query_blocks(plan, at_blocks, arrays)
 
 
 def over_query_blocks(
   plan: Plan,
   function: Callable[[Arrays, IndexBatch], Tree],
   arrays: Arrays,
-  letters: Arrays,
 ) -> Tree:
   """Applies a function to each block of queries with all its keys, at each index of the leading axes.
 
@@ -85,22 +72,20 @@ def over_query_blocks(
     function: takes the arrays of one or several blocks of queries and all blocks of keys, as
       `fold_key_blocks`, and their batch: the axis of several blocks, and indices of the leading axes; returns
       a pytree of arrays [... T *].
-    arrays: leaves of the Inputs, and possibly their tangents, and more.
-    letters: their axis letters.
+    arrays: leaves of the Inputs, and possibly their tangents, and more, as in `plan.letters`.
 
   Returns:
     A pytree of arrays [... T *].
   """
-  has_windows = plan.windows is not None
-  is_cut = jax.tree.map(lambda axes: "T" in axes or ("S" in axes and has_windows), letters)
+  letters = plan.letters
+  # Which arrays have a part for each block of queries.
+  is_cut = jax.tree.map(lambda axes: "T" in axes or ("S" in axes and plan.windows is not None), letters)
 
-  def with_key_blocks(arrays: Arrays, of_queries: bool) -> Arrays:
-    """Returns arrays with an axis S, of each block of queries or shared by all, as blocks of keys."""
+  def shared_keys(array: jax.Array, axes: str, cut: bool) -> jax.Array:
+    return split_keys(plan, array, axes) if "S" in axes and not cut else array
 
-    def cut_keys(array: jax.Array, axes: str, cut: bool) -> jax.Array:
-      return split_keys(plan, array, axes) if "S" in axes and cut == of_queries else array
-
-    return jax.tree.map(cut_keys, arrays, letters, is_cut)
+  def own_keys(array: jax.Array, axes: str, cut: bool) -> jax.Array:
+    return split_keys(plan, array, axes) if "S" in axes and cut else array
 
   def query_blocks(array: jax.Array, axes: str) -> jax.Array:
     """Returns an array as blocks of queries, and windows of their keys."""
@@ -112,16 +97,21 @@ def over_query_blocks(
     return array
 
   def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
-    @functools.partial(recomputed, plan)
+    @plan.recomputed
     def at_indices(arrays: Arrays) -> Tree:
-      blocks = jax.tree.map(query_blocks, with_finite_vectors(plan, *arrays), letters)
-      blocks = with_key_blocks(blocks, False)
+      blocks = jax.tree.map(query_blocks, finite_arrays(plan, *arrays), letters)
+      blocks = jax.tree.map(shared_keys, blocks, letters, is_cut)
 
       def at_blocks(arrays: Arrays, count: int | None) -> Tree:
         several = batch
         if count is not None:
           several = IndexBatch((count, *batch.sizes), (is_cut, *batch.is_batched))
-        return recomputed(plan, lambda arrays: function(with_key_blocks(arrays, True), several))(arrays)
+
+        @plan.recomputed
+        def at_all_keys(arrays: Arrays) -> Tree:
+          return function(jax.tree.map(own_keys, arrays, letters, is_cut), several)
+
+        return at_all_keys(arrays)
 
       if plan.queries.count == 1:
         return at_blocks(jax.tree.map(lambda array, cut: array[0] if cut else array, blocks, is_cut), None)
@@ -135,12 +125,7 @@ def over_query_blocks(
     return map_index_batches(at_batch, arrays, letters, plan.leading, plan.per_step)
 
 
-def recomputed(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a function whose derivatives recompute it, if there are any."""
-  return rematerialized(function) if plan.is_differentiated else function
-
-
-def with_finite_vectors(plan: Plan, leaves: list[jax.Array], *others: Any) -> Arrays:
+def finite_arrays(plan: Plan, leaves: list[jax.Array], *others: Any) -> Arrays:
   """Returns finite vectors, and tangents (a list among the others) of 0 where a vector is not finite."""
   finite = jax.tree.leaves(plan.inputs(leaves).with_finite_vectors())
 
@@ -164,26 +149,23 @@ def turn(plan: Plan, array: jax.Array, axes: str) -> jax.Array:
   return jnp.swapaxes(array, -1, -2) if plan.is_differentiated and axes in ("SX", "SD") else array
 
 
-def tile_of(plan: Plan, arrays: Arrays, letters: Arrays, keys: Arrays) -> Arrays:
+def tile_of(plan: Plan, arrays: Arrays, keys: Arrays) -> Arrays:
   """Returns the arrays of a tile: those of a block of queries, but one block of those with keys."""
 
   def of_tile(array: jax.Array, axes: str, part: jax.Array | None) -> jax.Array:
     return array if part is None else turn(plan, part, axes)
 
-  return jax.tree.map(of_tile, arrays, letters, keys)
+  return jax.tree.map(of_tile, arrays, plan.letters, keys)
 
 
-def keys_only(arrays: Arrays, letters: Arrays) -> Arrays:
+def keys_only(plan: Plan, arrays: Arrays) -> Arrays:
   """Returns the arrays with an axis S, and None for others."""
-  return jax.tree.map(lambda array, axes: array if "S" in axes else None, arrays, letters)
+  return jax.tree.map(lambda array, axes: array if "S" in axes else None, arrays, plan.letters)
 
 
-def first_tile(plan: Plan, arrays: Arrays, letters: Arrays) -> Arrays:
+def first_tile(plan: Plan, arrays: Arrays) -> Arrays:
   """Returns the arrays of the first tile of a block of queries with blocks of keys."""
-  first = jax.tree.map(
-    functools.partial(jax.lax.index_in_dim, index=0, keepdims=False), keys_only(arrays, letters)
-  )
-  return tile_of(plan, arrays, letters, first)
+  return tile_of(plan, arrays, jax.tree.map(lambda blocks: blocks[0], keys_only(plan, arrays)))
 
 
 def fold_key_blocks(
@@ -191,7 +173,6 @@ def fold_key_blocks(
   step: Callable[..., Any],
   initial: Any,
   arrays: Arrays,
-  letters: Arrays,
   batch: IndexBatch = ONE_INDEX,
   reverse: bool = False,
 ) -> Any:
@@ -203,36 +184,53 @@ def fold_key_blocks(
     initial: the first carry.
     arrays: of a block of queries, with J blocks of keys: [J *], transposed by `turn`, where the letters have
       an "S".
-    letters: their axis letters.
     batch: the indices of the leading axes that the arrays and the carry have.
     reverse: whether the last tile comes first.
   """
   step = batch.vmap(step)
 
   def at_tile(carry: Any, keys: Arrays) -> Any:
-    return step(*tile_of(plan, arrays, letters, keys), carry)
+    return step(*tile_of(plan, arrays, keys), carry)
 
   if plan.keys.count == 1:
-    return step(*first_tile(plan, arrays, letters), initial)
+    return step(*first_tile(plan, arrays), initial)
 
   # The branch is recomputed too, since an empty tile would otherwise store zeros for it.
-  @functools.partial(recomputed, plan)
+  @plan.recomputed
   def at_nonempty_tile(carry: Any, keys: Arrays) -> Any:
     if not plan.skips_tiles:
       return at_tile(carry, keys)
-    nonempty = batch.vmap(lambda leaves, *_: is_nonempty(plan.inputs(leaves)))(
-      *tile_of(plan, arrays, letters, keys)
-    )
+    nonempty = batch.vmap(lambda leaves, *_: is_nonempty(plan.inputs(leaves)))(*tile_of(plan, arrays, keys))
     return jax.lax.cond(
-      unvmap_any(nonempty), recomputed(plan, at_tile), lambda carry, keys: carry, carry, keys
+      unvmap_any(nonempty), plan.recomputed(at_tile), lambda carry, keys: carry, carry, keys
     )
 
   return jax.lax.scan(
     lambda carry, keys: (at_nonempty_tile(carry, keys), None),
     match_vma(initial, arrays),
-    keys_only(arrays, letters),
+    keys_only(plan, arrays),
     reverse=reverse,
   )[0]
+
+
+def fold_ring(
+  plan: Plan,
+  step: Callable[..., Tree],
+  initial: Callable[..., Tree],
+  finish: Callable[..., Any],
+  arrays: Arrays,
+) -> Any:
+  """Passes over the tiles of all devices along a mesh axis; see `fold_tiles`."""
+
+  def at_device(carry: Tree, arrays: Arrays) -> Tree:
+    def with_carry(arrays: Arrays, batch: IndexBatch) -> Tree:
+      return fold_key_blocks(plan, step, arrays[-1], arrays[:-1], batch)
+
+    rows = jax.tree.map(lambda array: "TX", carry)
+    return over_query_blocks(plan.with_letters(rows), with_carry, (*arrays, carry))
+
+  first = initial(*plan.leading, plan.queries.length)
+  return finish(*arrays, ring_scan(plan, at_device, first, arrays))
 
 
 def ring_scan(
@@ -240,7 +238,6 @@ def ring_scan(
   function: Callable[[Tree, Arrays], Tree],
   initial: Tree,
   arrays: Arrays,
-  letters: Arrays,
 ) -> Tree:
   """Passes over the keys of all devices along a mesh axis, and returns the last carry.
 
@@ -252,20 +249,19 @@ def ring_scan(
     function: takes a carry and the arrays, with the keys of one device; returns the next carry.
     initial: the first carry.
     arrays: this device's arrays.
-    letters: their axis letters.
 
   References:
     Liu et al. 2023, arXiv:2310.01889.
   """
   axis_name: Any = plan.axis_name
   count = jax.lax.axis_size(axis_name)
-  keys = keys_only(arrays, letters)
+  keys = keys_only(plan, arrays)
 
   def receive_from(distance: int, keys: Arrays) -> Arrays:
     routes = [(source, (source + distance) % count) for source in range(count)]
     return jax.tree.map(lambda array: jax.lax.ppermute(array, axis_name, routes), keys) if distance else keys
 
-  @functools.partial(recomputed, plan)
+  @plan.recomputed
   def at_distance(carry: Tree, distance: jax.Array, arrays: Arrays, keys: Arrays) -> Tree:
     fetches = [functools.partial(receive_from, distance) for distance in range(count)]
     return function(carry, with_parts(arrays, jax.lax.switch(distance, fetches, keys)))

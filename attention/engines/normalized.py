@@ -24,21 +24,21 @@ Tree = TypeVar("Tree")
 
 def normalized_attention(plan: Plan, leaves: list[jax.Array]) -> jax.Array:
   """Computes the context [... T D] of all queries over all keys."""
-  D = plan.inputs(leaves).values.shape[-1]
+  D = plan.inputs(leaves).values.shape[-1]  # in `attend_to_keys`, values are transposed blocks
 
   def attend_to_keys(inputs: Inputs) -> jax.Array:
-    rows, normalizer, values = block_rows(plan, inputs), inputs.options.normalizer, inputs.values
+    rows, normalizer, dtype = block_rows(plan, inputs), inputs.options.normalizer, inputs.values.dtype
 
     def attend_to_tile(carry: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
       row_max, state, context = carry
-      normalizer = inputs.options.normalizer
+      normalizer = inputs.options.normalizer  # with the arrays of this tile
       weights = pair_weights(normalizer, tile, state)
       context += jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)
       return jnp.maximum(row_max, tile_max), normalizer.next_state(tile, state), context
 
     T = plan.queries.size
-    row_max = jnp.full((T, 1), levels(values.dtype).masked)
-    initial = row_max, normalizer.row_state(rows), jnp.zeros((T, D), values.dtype)
+    row_max = jnp.full((T, 1), levels(dtype).masked)
+    initial = row_max, normalizer.row_state(rows), jnp.zeros((T, D), dtype)
     row_max, _, context = fold_rows(plan, inputs, attend_to_tile, initial, normalizer.reverse)
     return finish_rows(mark_rows(row_max, inputs.nonfinite_queries), context)
 
@@ -53,12 +53,12 @@ def map_query_blocks(plan: Plan, function: Callable[[Inputs], Tree], leaves: lis
     function: takes the inputs, with blocks of keys for `fold_rows`; returns a pytree of arrays [T *].
     leaves: of the inputs of all queries and keys.
   """
-  starts = ([int("S" in letters) for letters in plan.letters],)
+  starts = jax.tree.map(lambda letters: int("S" in letters), plan.letters)
 
   def at_batch(arrays: tuple[list[jax.Array]], batch: IndexBatch) -> Tree:
     return batch.vmap(lambda leaves: function(plan.inputs(leaves)), starts)(*arrays)
 
-  return over_query_blocks(plan, at_batch, (leaves,), (plan.letters,))
+  return over_query_blocks(plan, at_batch, (leaves,))
 
 
 def block_rows(plan: Plan, inputs: Inputs) -> ScoreRows:
@@ -97,5 +97,4 @@ def fold_rows(
     tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
     return update(carry, tile, row_max, inputs)
 
-  arrays = (jax.tree.leaves(inputs),)
-  return fold_key_blocks(plan, step, initial, arrays, (plan.letters,), reverse=reverse)
+  return fold_key_blocks(plan, step, initial, (jax.tree.leaves(inputs),), reverse=reverse)

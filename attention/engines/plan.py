@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,10 +11,12 @@ import numpy as np
 
 from attention.arrays import device, sharding
 from attention.arrays.dtypes import matmul_precision
+from attention.arrays.leading_axes import rematerialized
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.engines.inputs import Inputs
 from attention.masks import BlockSummary, Mask
+from attention.masks.base import MaskAtIndex
 
 # Number of pairs that are computed together. On CPUs, enough for matrix products at full speed. On
 # accelerators, enough to fill the device: 256 MiB per float32 array.
@@ -62,7 +65,8 @@ class Plan:
   Attributes:
     structure: tree structure of the Inputs. The engine works on their leaves, since user-defined classes may
       only accept arrays.
-    letters: axis letters of each leaf, from `leaf_axes`, but "-" for "T" or "S" where the leaf broadcasts.
+    letters: axis letters of the arrays that the loops cut: first of the leaves, from `leaf_axes`, but "-" for
+      "T" or "S" where a leaf broadcasts.
     leading: leading axes.
     per_step: number of indices of the leading axes to compute together; None: all.
     queries: blocks of queries.
@@ -77,7 +81,7 @@ class Plan:
   """
 
   structure: Any
-  letters: list[str]
+  letters: tuple[Any, ...]
   leading: tuple[int, ...]
   per_step: int | None
   queries: Blocks
@@ -92,6 +96,14 @@ class Plan:
   def inputs(self, leaves: list[Any]) -> Inputs:
     """Returns the Inputs with the given leaves."""
     return jax.tree.unflatten(self.structure, leaves)
+
+  def with_letters(self, *letters: Any) -> "Plan":
+    """Returns a plan for loops that cut more arrays."""
+    return dataclasses.replace(self, letters=(*self.letters, *letters))
+
+  def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose derivatives recompute it, if there are any."""
+    return rematerialized(function) if self.is_differentiated else function
 
 
 def make_plan(
@@ -120,10 +132,10 @@ def make_plan(
   if blocks is None:
     sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), mask is not None, together)
     blocks = even_blocks(T, sizes[0], num_parts), even_blocks(S, sizes[1], num_parts), None
-  queries, keys, starts = blocks
+  queries, keys, windows = blocks
   # All devices must take the same branch, so tiles are not skipped where leading axes may be sharded.
   skips_tiles = mask is not None and keys.count != 1 and is_cpu and not may_be_sharded
-  if skips_tiles and starts is None and axis_name is None and is_known(T) and is_known(S):
+  if skips_tiles and windows is None and axis_name is None and is_known(T) and is_known(S):
     tiles = known_tiles(mask, T, S, queries, keys)  # type: ignore[arg-type]
     skips_tiles = tiles is None or not tiles.all()
   if keys.padding != 0:
@@ -142,13 +154,13 @@ def make_plan(
   leaves, structure = jax.tree.flatten(inputs)
   plan = Plan(
     structure=structure,
-    letters=list(map(cut_axes, leaves, leaf_axes(inputs))),
+    letters=(list(map(cut_axes, leaves, leaf_axes(inputs))),),
     leading=tuple(leading),
     per_step=None if may_be_sharded else max(1, round(most_pairs / pairs)),
     queries=queries,
     query_blocks_per_step=blocks_per_step,
     keys=keys,
-    windows=starts,
+    windows=windows,
     skips_tiles=skips_tiles,
     is_differentiated=True,
     axis_name=axis_name,
@@ -182,12 +194,12 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
 def is_nonempty(tile: Inputs) -> jax.Array:
   """Returns whether a tile may have an allowed pair, a boolean."""
 
-  def with_blocks(leaf: jax.Array, letters: str) -> jax.Array:
+  def as_one_block(leaf: jax.Array, letters: str) -> jax.Array:
     """Returns an array with axes [I J] before its own, if it has an axis T or S."""
     return leaf[None, None] if {"T", "S"} & set(letters) else leaf
 
   leaves, structure = jax.tree.flatten(tile.options.mask)
-  mask: Any = jax.tree.unflatten(structure, map(with_blocks, leaves, leaf_axes(tile.options.mask)))
+  mask: Any = jax.tree.unflatten(structure, map(as_one_block, leaves, leaf_axes(tile.options.mask)))
   return jnp.any(jnp.asarray(any_allowed(mask, tile.t[None], tile.s[None])))
 
 
@@ -210,6 +222,8 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
 
   None if that is not known while tracing, or differs between indices of the leading axes.
   """
+  if isinstance(mask, MaskAtIndex):
+    mask = mask.mask  # whose summary holds for all indices
   (leaves, structure), letters = jax.tree.flatten(mask), leaf_axes(mask)
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return None
@@ -219,7 +233,9 @@ def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np
   def with_blocks(leaf: Any, axes: str) -> np.ndarray:
     """Returns an array [... T ... S ...] in blocks, [I J ... T ... S ...]."""
     array = np.asarray(leaf)
-    for blocks, letter in ((keys, "S"), (queries, "T")) if {"T", "S"} & set(axes) else ():
+    if not {"T", "S"} & set(axes):
+      return array
+    for blocks, letter in ((keys, "S"), (queries, "T")):  # the axis I comes before J
       axis = axes.find(letter) - len(axes)
       if letter not in axes or array.shape[axis] == 1:
         array = array[None]
@@ -246,7 +262,7 @@ def find_windows(
 
   None if the mask is not known to allow a narrow window only, or windows would not be faster.
   """
-  # The keys that each few queries attend to.
+  # The first and the last key of each `unit` queries, a multiple of `unit`; at most 2^20 tiles are asked.
   unit = max(1, min(64, S // 8, *(block_sizes or ())), math.isqrt(T * S // 2**20))
   rows, columns = Blocks(T, -(-T // unit), unit), Blocks(S, -(-S // unit), unit)
   tiles = known_tiles(mask, T, S, rows, columns)

@@ -54,8 +54,8 @@ class Mask(NamedAxes):
   def block_summary(self, t: tuple[Any, Any], s: tuple[Any, Any]) -> BlockSummary:
     """Returns which tiles are empty or full. The default, neither, is always valid.
 
-    It is called once for all tiles, I blocks of queries and J blocks of keys, inside `jax.jit` or with NumPy
-    arrays, so it must be elementwise in the positions.
+    It is called for all tiles at once, I blocks of queries and J blocks of keys, with NumPy arrays, or for
+    one tile (I = J = 1) inside `jax.jit`, so it must be elementwise in the positions.
 
     Args:
       t: the first and the last query position of each tile, integers [I 1] each.

@@ -29,9 +29,9 @@ class Band(Mask):
   after: int | Array | None
 
   def __post_init__(self):
-    for name, bound in tuple(vars(self).items()):
-      if isinstance(bound, int):
-        object.__setattr__(self, name, StaticInt(bound))
+    for name in ("before", "after"):
+      if isinstance(getattr(self, name), int):
+        object.__setattr__(self, name, StaticInt(getattr(self, name)))
 
   def mask_mod(self, t, s):
     # Bounds are neither negated nor added to positions, since either may overflow.

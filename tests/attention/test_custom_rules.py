@@ -477,7 +477,7 @@ def test_post_init_only_sees_arrays(register, implementation):
       return self.doubled * query_features @ key_features.T
 
   vectors = jnp.asarray(np.random.default_rng(0).normal(size=(3, 11, 5)), jnp.float32)
-  options = dict(mask=masks.causal(), implementation=implementation, block_sizes=(4, 3))
+  options = {"mask": masks.causal(), "implementation": implementation, "block_sizes": (4, 3)}
 
   def context(factor):
     return attention.attend(Doubled(factor), vectors, vectors, vectors, **options)

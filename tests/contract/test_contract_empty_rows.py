@@ -1,6 +1,7 @@
 """Point 3 of the contract: fully masked rows return zeros, never NaN."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.fixtures import (
@@ -17,6 +18,8 @@ from helpers.fixtures import (
   replaced,
   results_and_gradients,
 )
+
+import attention
 
 B, T, S = DIMS["BTS"]
 
@@ -100,3 +103,19 @@ def test_all_rows_empty_gives_zero_gradients(kind, num_keys, implementation):
   )
   assert_trees_equal(outputs, tuple(desired))
   assert_trees_equal(slopes, jax.tree.map(np.zeros_like, slopes))
+
+
+@pytest.mark.parametrize(
+  "normalizer", [attention.Sparsemax(), attention.Entmax15(), attention.StickBreaking(), attention.Sigmoid()]
+)
+@engines
+def test_no_keys_give_zeros_with_any_normalizer(normalizer, implementation):
+  queries, keys = np.ones((B, T, 7), np.float32), np.ones((B, 0, 7), np.float32)
+
+  def context(queries):
+    return attention.scaled_dot_product_attention(
+      queries, keys, keys[..., :5], normalizer=normalizer, implementation=implementation
+    )
+
+  np.testing.assert_array_equal(context(queries), np.zeros((B, T, 5)))
+  np.testing.assert_array_equal(jax.grad(lambda queries: jnp.sum(context(queries)))(queries), 0 * queries)

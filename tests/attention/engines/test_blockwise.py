@@ -70,6 +70,18 @@ def compiled(kind, length, mask, derivative):
   return jax.jit(functions[derivative]).lower(*inputs).compile()
 
 
+def test_values_of_no_width_need_no_array_of_pairs():
+  def logsumexp(vectors):
+    return attention.scaled_dot_product_attention(
+      vectors, vectors, vectors[..., :0], return_logsumexp=True, implementation="blockwise"
+    ).logsumexp
+
+  program = (
+    jax.jit(jax.grad(lambda vectors: jnp.sum(logsumexp(vectors)))).lower(jnp.ones((1, 4096, 8))).compile()
+  )
+  assert program.memory_analysis().temp_size_in_bytes < 4096 * 4096
+
+
 @pytest.mark.parametrize(
   ("kind", "derivative"),
   always(

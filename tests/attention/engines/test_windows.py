@@ -186,6 +186,14 @@ def test_windows_with_dropout_and_nan():
   np.testing.assert_array_equal(np.any(np.isnan(actual), axis=-1), abs(np.arange(31) - 18) <= 3)
 
 
+def test_masks_of_several_heads_keep_windows():
+  heads = masks.from_function(lambda t, s: (t + s)[None] % (2 + jnp.arange(3)[:, None, None]) != 0)
+  vectors = jnp.ones((3, 1024, 2))
+  options, _ = check_options(attention.ScaledDotProduct(), mask=masks.sliding_window(50, 10) & heads)
+  plan, _ = make_plan(*prepare(vectors, vectors, vectors, options), None)
+  assert plan.windows is not None
+
+
 def test_keys_beyond_windows_are_skipped():
   def visited(length, mask, block_sizes=None, num_heads=1):
     """Returns the number of keys that a query visits, and the total number of visited pairs."""
