@@ -11,9 +11,9 @@ from attention.arrays.checks import as_array, check_rank, check_vectors
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import LAYOUT
+from attention.engines.component_checks import at_one_index, check_components, scores_shape
 from attention.engines.dense import AttentionOutput
 from attention.engines.inputs import Options, Settings
-from attention.engines.rule_checks import check_rules
 from attention.functional import attend_checked
 from attention.scores.base import Score
 from attention.scores.dot_product import ScaledDotProduct
@@ -81,7 +81,9 @@ def attend_heads_checked(
       f"{queries.shape}, {keys.shape}, {values.shape}"
     ) from None
   # Each group of query heads is an axis of its own, [... K G T H], over which keys and values broadcast.
-  options, _ = check_rules(options, (*leading, N), queries.shape[-2], keys.shape[-2])
+  shape = scores_shape(options.score, (*leading, N), queries.shape[-2], keys.shape[-2])
+  check_components(options, shape)
+  options = at_one_index(options, shape)
   heads = _Heads(N, K)
   queries, keys, values = heads.split(queries, 2), jnp.expand_dims(keys, -3), jnp.expand_dims(values, -3)
   output = attend_checked(queries, keys, values, heads.split_leaves(options), settings=settings)

@@ -17,8 +17,8 @@ from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
 from attention.arrays.named_axes import NamedAxes, has_user_code, leaf_axes, register_pytree
 from attention.arrays.shapes import broadcast_leading, same_rank
+from attention.engines.component_checks import at_one_index, check_components, scores_shape
 from attention.engines.dropout import Dropout
-from attention.engines.rule_checks import check_rules
 from attention.masks import Mask
 from attention.scores.base import Score
 
@@ -199,7 +199,9 @@ def prepare(
   score, normalizer = jax.tree.map(as_dtype, (options.score, options.normalizer))
   options = dataclasses.replace(options, score=score, normalizer=normalizer)
   leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
-  options, shape = check_rules(options, leading, T, S)
+  shape = scores_shape(score, leading, T, S)
+  check_components(options, shape)
+  options = at_one_index(options, shape)
   if options.dropout is not None:
     dropout = options.dropout.of_rows(shape[:-2], T if length is None else length)
     options = dataclasses.replace(options, dropout=dropout)
