@@ -42,10 +42,10 @@ endif
 # Values of each score in both engines, empty rows, decoding, text and configs.
 QUICK := tests/test_imports.py tests/contract/test_contract_values.py tests/contract/test_contract_empty_rows.py \
   tests/attention/test_linear.py tests/attention/test_positions.py tests/attention/decoding/test_search.py \
-  $(addprefix tests/experiments/,cli/test_config_fields.py text/test_text_processor.py text/test_parallel_corpus.py \
-  text/test_tokenizers.py text/test_vocabularies.py tasks/test_parallel_text.py translation/test_metrics.py \
-  translation/test_validation.py translation/test_reporting.py translation/test_sweep.py runs/test_workdir.py \
-  runs/test_progress.py runs/test_job_runner.py) experiments/text experiments/cli/config_fields.py
+  $(addprefix tests/experiments/,cli/test_config_fields.py $(addprefix data/test_,text_processor.py \
+  parallel_corpus.py tokenizers.py vocabularies.py parallel_text.py) evaluation/test_metrics.py \
+  evaluation/test_reporting.py comparison/test_sweep.py $(addprefix runs/test_,validation.py workdir.py \
+  progress.py job_runner.py)) experiments/data experiments/cli/config_fields.py
 
 quick: $(INSTALLED)
 	QUICK_COMPILATION=1 $(PYTEST) -m "not exhaustive" $(QUICK)

@@ -20,11 +20,11 @@ import numpy as np
 from flax import linen as nn
 
 import attention
-from experiments.tasks import Example
-from experiments.text.batches import make_batch
-from experiments.text.text_processor import TextProcessor
-from experiments.text.tokenizers import WordTokenizer
-from experiments.text.vocabularies import Vocabulary
+from experiments.data.batches import make_batch
+from experiments.data.task import Example
+from experiments.data.text_processor import TextProcessor
+from experiments.data.tokenizers import WordTokenizer
+from experiments.data.vocabularies import Vocabulary
 
 # A metric is a function of three lists of the same length that returns a number.
 
@@ -33,17 +33,17 @@ def length_ratio(translations, examples, scored):
   """Returns the mean length of the translations divided by that of the references.
 
   Args:
-    translations: decoded translations, `experiments.translation.translator.Translation`. Their `tokens` may
+    translations: decoded translations, `experiments.inference.translator.Translation`. Their `tokens` may
       be empty, and they have no attention weights.
-    examples: sentences and references, `experiments.tasks.Example`.
+    examples: sentences and references, `experiments.data.task.Example`.
     scored: references with log-probabilities and attention weights,
-      `experiments.translation.translator.PairScore`.
+      `experiments.inference.translator.PairScore`.
   """
   target_length = sum(len(example.target) for example in examples)
   return sum(len(translation.tokens) for translation in translations) / target_length
 
 
-# A task is a class with the members of `experiments.tasks.Task`.
+# A task is a class with the members of `experiments.data.task.Task`.
 
 
 class Reversal:

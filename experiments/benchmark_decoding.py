@@ -24,9 +24,9 @@ from absl import flags
 from configs import base
 from experiments.cli import flags as cli
 from experiments.cli.tables import markdown
-from experiments.text.vocabularies import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
-from experiments.translation.decoding import DecodeOptions, decode
-from experiments.translation.model import make_model
+from experiments.data.vocabularies import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
+from experiments.inference.decoding import DecodeOptions, decode
+from experiments.learning.model import make_model
 
 _BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["1", "16", "200"], "numbers of sentences")
 _BEAM_SIZES = flags.DEFINE_list("beam_sizes", ["1", "5"], "beam sizes; 1 is greedy decoding")
@@ -148,7 +148,7 @@ def _ours(model: Any, params: Any) -> Baseline:
 def _torch(kind: str, config: base.Model, params: Any) -> Baseline:
   import torch
 
-  from experiments.comparisons import torch_search, torch_transformer, torch_translator
+  from experiments.benchmarks import torch_search, torch_transformer, torch_translator
 
   vocabularies = _VOCABULARY.value, _VOCABULARY.value
   if kind == "recurrent":
@@ -170,7 +170,7 @@ def _torch(kind: str, config: base.Model, params: Any) -> Baseline:
 
 
 def _ctranslate2(params: Any, folder: pathlib.Path) -> Baseline:
-  from experiments.comparisons import ctranslate2_transformer
+  from experiments.benchmarks import ctranslate2_transformer
 
   translator = ctranslate2_transformer.make_translator(
     folder, params, num_heads=_NUM_HEADS, num_layers=_NUM_LAYERS, max_length=_LENGTH.value + 1

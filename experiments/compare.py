@@ -18,7 +18,7 @@ from absl import flags
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.messages import escape_controls
-from experiments.translation import compare
+from experiments.comparison import compare
 
 _WORKDIR = cli.define_workdir(None, "folders of finished runs, separated by commas (required)")
 _SPLIT = flags.DEFINE_string(

@@ -22,18 +22,12 @@ from configs import base
 from experiments.benchmarks.timing import peak_growth_mib
 from experiments.cli import flags as cli
 from experiments.cli.tables import markdown
-from experiments.runs.sharding import make_mesh, place_batch
-from experiments.text.batches import Batch, make_batch
-from experiments.text.vocabularies import NUM_SPECIAL_IDS
-from experiments.translation.model import make_model
-from experiments.translation.optimizer import make_schedule
-from experiments.translation.step import (
-  init_state,
-  make_rngs,
-  make_step,
-  make_train_spec,
-  zero_sums,
-)
+from experiments.data.batches import Batch, make_batch
+from experiments.data.vocabularies import NUM_SPECIAL_IDS
+from experiments.devices.sharding import make_mesh, place_batch
+from experiments.learning.model import make_model
+from experiments.learning.optimizer import make_schedule
+from experiments.learning.step import init_state, make_rngs, make_step, make_train_spec, zero_sums
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "number of sentence pairs per batch", lower_bound=1)
 _LENGTH = flags.DEFINE_integer("length", 16, "tokens per sentence, including the end", lower_bound=2)
@@ -129,7 +123,7 @@ def _make_torch_step(config: base.Config, batch: Batch, params, *, optimized: bo
   """Returns a function that runs a training step in PyTorch and returns its loss."""
   import torch
 
-  from experiments.comparisons import torch_transformer, torch_translator
+  from experiments.benchmarks import torch_transformer, torch_translator
 
   vocabularies = _VOCABULARY.value, _VOCABULARY.value
   model = config.model

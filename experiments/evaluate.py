@@ -13,15 +13,15 @@ from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_output
-from experiments.runs import provenance
+from experiments.data.parallel_corpus import read_pairs
+from experiments.data.task import make_example
+from experiments.evaluation import reporting
+from experiments.evaluation.evaluate import evaluate, load_custom_metrics
+from experiments.runs import decoding_flags, provenance
+from experiments.runs.restore import load
+from experiments.runs.run_config import data_files, read_config
+from experiments.runs.validation import validate
 from experiments.runs.workdir import write_json
-from experiments.tasks import make_example
-from experiments.text.parallel_corpus import read_pairs
-from experiments.translation import decoding_flags, reporting
-from experiments.translation.evaluate import evaluate, load_custom_metrics
-from experiments.translation.restore import load
-from experiments.translation.run_config import data_files, read_config
-from experiments.translation.validation import validate
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()

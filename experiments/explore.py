@@ -20,15 +20,15 @@ from absl import flags
 from configs import base
 from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, output_path, read_lines, write_text
+from experiments.data.parallel_corpus import SentencePair
+from experiments.data.task import Example
 from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model, unsupported_reason
 from experiments.explorer.recorded import recorded_model, weights_file
-from experiments.tasks import Example
-from experiments.text.parallel_corpus import SentencePair
-from experiments.translation import load
-from experiments.translation.restore import kept_params
-from experiments.translation.run_config import read_config
-from experiments.translation.translator import Translator
+from experiments.inference.translator import Translator
+from experiments.runs import load
+from experiments.runs.restore import kept_params
+from experiments.runs.run_config import read_config
 
 _WORKDIR = cli.define_workdir(
   None, "folder of the run, or folders to compare, separated by commas (required without --weights)"

@@ -12,9 +12,9 @@ from absl import flags
 from experiments.cli import flags as cli
 from experiments.cli.io import output_path
 from experiments.cli.messages import counted
-from experiments.tasks import make_task
-from experiments.text.parallel_corpus import SentencePair, write_pairs
-from experiments.translation.validation import validate
+from experiments.data.parallel_corpus import SentencePair, write_pairs
+from experiments.data.tasks import make_task
+from experiments.runs.validation import validate
 
 cli.define_config()
 _SPLIT = flags.DEFINE_string("split", "train", "split of the task")

@@ -13,8 +13,9 @@ from absl import flags
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import output_folder
-from experiments.text.visible import is_blank
-from experiments.translation import decoding_flags, load, run_figures
+from experiments.data.visible import is_blank
+from experiments.figures import run_figures
+from experiments.runs import decoding_flags, load
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()

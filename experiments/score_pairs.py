@@ -14,8 +14,8 @@ import sys
 from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, flag_path, write_lines
 from experiments.cli.messages import counted
-from experiments.text.parallel_corpus import read_pairs
-from experiments.translation import decoding_flags, load
+from experiments.data.parallel_corpus import read_pairs
+from experiments.runs import decoding_flags, load
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()

@@ -19,10 +19,10 @@ from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
+from experiments.comparison import sweep
 from experiments.runs.job_runner import run_all
+from experiments.runs.run_config import describe_changes
 from experiments.runs.workdir import has_run
-from experiments.translation import sweep
-from experiments.translation.run_config import describe_changes
 
 cli.define_config()
 _WORKDIR = cli.define_workdir(None, "folder of the sweep (required)")

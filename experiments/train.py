@@ -16,13 +16,13 @@ from absl import flags
 
 from configs import base
 from experiments.cli import flags as cli
-from experiments.runs.multihost import exit_with_others, is_primary, wait_for_all
-from experiments.runs.sharding import set_cpu_device_count
-from experiments.runs.workdir import workdir_lock
-from experiments.translation import reporting
-from experiments.translation.evaluate import load_custom_metrics
-from experiments.translation.train import train
-from experiments.translation.translator import Translator
+from experiments.devices.multihost import exit_with_others, is_primary, wait_for_all
+from experiments.devices.sharding import set_cpu_device_count
+from experiments.evaluation import reporting
+from experiments.evaluation.evaluate import load_custom_metrics
+from experiments.inference.translator import Translator
+from experiments.runs import workdir
+from experiments.training.train import train
 
 # JAX ends all processes if one has sent no heartbeat for this time, also if a device waits for it.
 _HEARTBEAT_SECONDS = 30
@@ -65,7 +65,7 @@ def main() -> None:
   with exit_with_others():
     translator = train(config, folder, fsdp_size=_FSDP_SIZE.value, profile=profile)
     if is_primary():
-      with workdir_lock(folder):  # the run is not finished before its results are written
+      with workdir.workdir_lock(folder):  # the run is not finished before its results are written
         _report(folder, translator, config.evaluation)
     wait_for_all()
 
@@ -112,10 +112,10 @@ def _initialize_distributed() -> None:
 def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:
   """Writes and prints results, example translations and figures."""
   results = reporting.evaluate_splits(translator, config.num_eval_examples, load_custom_metrics(config))
-  reporting.write_results(folder, results)  # first, because printing or drawing may fail
+  workdir.write_results(folder, results)  # first, because printing or drawing may fail
   print(reporting.table(results))
   reporting.show_translations(translator)
-  from experiments.translation import run_figures  # here, since importing Matplotlib takes time
+  from experiments.figures import run_figures
 
   for path in run_figures.draw_figures(folder, translator):
     print(f"wrote {path}")

@@ -30,14 +30,15 @@ from experiments.cli.io import (
   read_lines,
   write_lines,
 )
-from experiments.text.text_processor import TextProcessor
-from experiments.text.visible import escape_invisible
-from experiments.text.vocabularies import UNK_TOKEN
-from experiments.text.words import strip_joiners
-from experiments.translation import decoding_flags, reporting
-from experiments.translation.restore import load_ensemble
-from experiments.translation.translator import Translation, Translator
-from experiments.translation.unknown_words import read_dictionary, replace_unknown
+from experiments.data.text_processor import TextProcessor
+from experiments.data.visible import escape_invisible
+from experiments.data.vocabularies import UNK_TOKEN
+from experiments.data.words import strip_joiners
+from experiments.evaluation import reporting
+from experiments.inference.translator import Translation, Translator
+from experiments.inference.unknown_words import read_dictionary, replace_unknown
+from experiments.runs import decoding_flags
+from experiments.runs.restore import load_ensemble
 
 _WORKDIR = cli.define_workdir(
   None, "folder of the run, or folders of an ensemble, separated by commas (required)"
@@ -191,7 +192,7 @@ def _draw(
     raise cli.UsageError(f"--attention_png needs at most {reporting.MAX_MAP_LENGTH} tokens, got {num_tokens}")
   if translation.attention is None:
     raise cli.UsageError("--attention_png needs a model with attention")
-  from experiments.translation import run_figures  # here, since importing Matplotlib takes time
+  from experiments.figures import run_figures
 
   if run_figures.draw_translation(path, language, source, translation):
     _print_error(f"wrote {path}")

@@ -19,9 +19,9 @@ from experiments import studies
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import output_folder
+from experiments.comparison.sweep import make_runs
 from experiments.runs.workdir import has_run
 from experiments.studies import analysis
-from experiments.translation.sweep import make_runs
 
 _NAMES = sorted(module.name for module in pkgutil.iter_modules(studies.__path__) if module.name != "analysis")
 _STUDY = flags.DEFINE_enum("study", None, _NAMES, "name of the study (required)")

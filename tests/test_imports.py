@@ -45,7 +45,18 @@ PARTS = {
 }
 # Each package of the experiments may import the packages before it; packages that are not listed may import
 # any of these.
-PACKAGES = ("cli", "runs", "text", "tasks", "translation")
+PACKAGES = (
+  "cli",
+  "devices",
+  "data",
+  "learning",
+  "inference",
+  "evaluation",
+  "runs",
+  "training",
+  "figures",
+  "comparison",
+)
 LIBRARY_FILES = sorted((ROOT / "attention").rglob("*.py"))
 FILES = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
 
@@ -110,11 +121,11 @@ def test_no_package_imports_upwards(path):
   assert packages & {*PARTS, "tests"} <= PARTS[path.relative_to(ROOT).parts[0]]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*/*.py")), ids=name_of)
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*/**/*.py")), ids=name_of)
 def test_experiment_packages_import_only_earlier_ones(path):
   # Packages import no scripts, which are modules of `experiments` itself.
   own = [name.split(".") for name in imports(path) if name.split(".")[0] == "experiments"]
-  package = path.parent.name
+  package = path.relative_to(ROOT / "experiments").parts[0]
   allowed = {package, *(PACKAGES[: PACKAGES.index(package)] if package in PACKAGES else PACKAGES)}
   assert all(len(words) > 1 and words[1] in allowed for words in own)
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.timing import PASSES
 from experiments.cli import tables
-from experiments.translation import figures, png
+from experiments.figures import figures, png
 
 Records = Sequence[dict[str, Any]]
 

@@ -7,14 +7,14 @@ import jax
 import numpy as np
 
 from configs import base
+from experiments.data import words
+from experiments.data.task import Example
+from experiments.data.text_processor import TextProcessor
+from experiments.data.tokenizers import CharacterTokenizer, WordTokenizer
+from experiments.data.toy.toy_translation import ItalianWords
 from experiments.explorer.encode_arrays import encode_arrays
-from experiments.tasks import Example
-from experiments.tasks.toy_translation import ItalianWords
-from experiments.text import words
-from experiments.text.text_processor import TextProcessor
-from experiments.text.tokenizers import CharacterTokenizer, WordTokenizer
-from experiments.translation.restore import KeptCheckpoints
-from experiments.translation.translator import Translator
+from experiments.inference.translator import Translator
+from experiments.runs.restore import KeptCheckpoints
 
 ATTENTION_TYPES = ("additive", "dot_product", "scaled_dot_product", "bilinear", "cosine", "none")
 _SHAPE = (

@@ -8,10 +8,10 @@ import numpy as np
 
 from experiments.cli.errors import DataError
 from experiments.cli.messages import counted
+from experiments.data.parallel_corpus import SentencePair
+from experiments.data.words import strip_joiners
 from experiments.explorer.encode_arrays import encode_arrays
-from experiments.text.parallel_corpus import SentencePair
-from experiments.text.words import strip_joiners
-from experiments.translation.translator import Heads, Translation, Translator
+from experiments.inference.translator import Heads, Translation, Translator
 
 _EOS_LABEL = "</s>"
 _MAX_UINT16 = np.iinfo(np.uint16).max

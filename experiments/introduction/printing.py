@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from experiments.translation import attention_maps, png
+from experiments.figures import attention_maps, png
 
 
 def title(text: str) -> str:

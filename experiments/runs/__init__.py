@@ -1,1 +1,8 @@
-"""Infrastructure of runs: folders, checkpoints, devices, processes and progress."""
+"""Runs: their folders, configs, checkpoints and progress.
+
+`load` returns the translator of a run, and `load_ensemble` an ensemble of several runs.
+"""
+
+from experiments.runs.restore import load, load_ensemble
+
+__all__ = ["load", "load_ensemble"]

@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp
 
 from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
-from experiments.runs.multihost import broadcast_primary, is_primary, max_over_processes, wait_for_all
+from experiments.devices.multihost import broadcast_primary, is_primary, max_over_processes, wait_for_all
 
 _DELETED = "deleted"  # checkpoints are moved here before deletion, so that none is partially deleted
 _CHECKSUMS = "sha256"

@@ -29,7 +29,7 @@ from tensorboardX.summary import scalar
 
 from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
-from experiments.runs.multihost import is_primary
+from experiments.devices.multihost import is_primary
 
 
 class WorkdirError(UserError):
@@ -128,6 +128,11 @@ def read_results(folder: pathlib.Path) -> dict[str, dict[str, float]]:
   if not isinstance(results, dict) or not all(isinstance(values, dict) for values in results.values()):
     raise WorkdirError(f"{path}: expected metrics by split, got {results!r}")
   return results
+
+
+def write_results(folder: pathlib.Path, results: Mapping[str, Mapping[str, float]]) -> None:
+  """Writes results.json: split -> metric -> value."""
+  write_json(folder / "results.json", results)
 
 
 def keep_results(folder: pathlib.Path) -> None:

@@ -46,6 +46,14 @@ import numpy as np
 
 from configs import base
 from experiments.cli.tables import markdown
+from experiments.comparison import compare
+from experiments.data.alignments import parse_alignment
+from experiments.data.task import Example
+from experiments.data.toy import sentence_sampler
+from experiments.data.toy.grammar import Pair
+from experiments.evaluation.metrics import AlignedAttention, alignment_error_rate
+from experiments.figures import figures
+from experiments.inference.translator import Translator
 from experiments.studies import analysis
 from experiments.studies.analysis import (
   SEEDS,
@@ -56,12 +64,6 @@ from experiments.studies.analysis import (
   mean_with_star,
   significance_note,
 )
-from experiments.tasks import Example, sentence_sampler
-from experiments.tasks.grammar import Pair
-from experiments.text.alignments import parse_alignment
-from experiments.translation import compare, figures
-from experiments.translation.metrics import AlignedAttention, alignment_error_rate
-from experiments.translation.translator import Translator
 
 ATTENTION_TYPES = (
   "additive",

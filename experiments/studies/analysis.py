@@ -14,11 +14,12 @@ from configs import base
 from experiments.cli import config_fields
 from experiments.cli.io import write_text
 from experiments.cli.tables import markdown
-from experiments.translation import load, png
-from experiments.translation.compare import Groups, Runs, differing_fields, format_mean, read_metrics
-from experiments.translation.run_config import check_same_config
-from experiments.translation.sweep import Run, csv_text, is_done, make_runs
-from experiments.translation.translator import Translator
+from experiments.comparison.compare import Groups, Runs, differing_fields, format_mean, read_metrics
+from experiments.comparison.sweep import Run, csv_text, is_done, make_runs
+from experiments.figures import png
+from experiments.inference.translator import Translator
+from experiments.runs import load
+from experiments.runs.run_config import check_same_config
 
 Row = Mapping[str, Any]
 

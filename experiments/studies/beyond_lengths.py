@@ -30,9 +30,10 @@ to longer speech.
 from typing import Any
 
 from configs import base
+from experiments.comparison import compare
+from experiments.figures import figures
 from experiments.studies import analysis
 from experiments.studies.analysis import SEEDS, TRANSFORMER, Runs, StudyReport, significance_note
-from experiments.translation import compare, figures
 
 ATTENTION_TYPES = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
 POSITION_ENCODINGS = "sinusoidal", "relative", "rotary", "none"

@@ -44,12 +44,13 @@ import numpy as np
 from flax import linen as nn
 
 from configs import base
+from experiments.comparison import compare
+from experiments.data.batches import Batch, make_batch
+from experiments.data.vocabularies import PAD_ID
+from experiments.figures import figures
+from experiments.inference.translator import Translator
 from experiments.studies import alignment, analysis
 from experiments.studies.analysis import Runs, StudyReport, significance_note
-from experiments.text.batches import Batch, make_batch
-from experiments.text.vocabularies import PAD_ID
-from experiments.translation import compare, figures
-from experiments.translation.translator import Translator
 
 VARIANTS = "additive", "attends after", "guided", "attends after, guided", "entmax15", "sigmoid"
 NUM_SHUFFLES = 64

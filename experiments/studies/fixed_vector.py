@@ -28,12 +28,12 @@ from typing import Any
 
 from configs import base
 from experiments.cli.tables import markdown
+from experiments.data.task import Example
+from experiments.evaluation.metrics import corpus_bleu, exact_match
+from experiments.figures import figures
+from experiments.inference.translator import Translator
 from experiments.studies import analysis
 from experiments.studies.analysis import SEEDS, Runs, StudyReport, mean_with_star, significance_note
-from experiments.tasks import Example
-from experiments.translation import figures
-from experiments.translation.metrics import corpus_bleu, exact_match
-from experiments.translation.translator import Translator
 
 LengthRanges = Sequence[tuple[int, int]]
 

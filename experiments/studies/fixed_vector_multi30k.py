@@ -22,11 +22,11 @@ sentences lose little there.
 from typing import Any
 
 from configs import base, multi30k
+from experiments.data.tokenizers import WordTokenizer
+from experiments.evaluation.metrics import corpus_bleu
+from experiments.inference.translator import Translator
 from experiments.studies import analysis, fixed_vector
 from experiments.studies.analysis import Runs, StudyReport
-from experiments.text.tokenizers import WordTokenizer
-from experiments.translation.metrics import corpus_bleu
-from experiments.translation.translator import Translator
 
 MIN_SEEDS = 4
 LENGTH_RANGES = (1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 40)

@@ -36,13 +36,14 @@ import attention
 from configs import base, multi30k, multi30k_transformer
 from experiments.cli import config_fields
 from experiments.cli.tables import markdown
-from experiments.runs.sharding import make_mesh
+from experiments.comparison import compare
+from experiments.comparison.compare import differing_fields
+from experiments.devices.sharding import make_mesh
+from experiments.evaluation.evaluate import evaluate
+from experiments.figures import figures
+from experiments.inference.translator import Translator
+from experiments.learning.step import init_state, make_rngs, make_step, make_train_spec
 from experiments.studies.analysis import Runs, StudyReport
-from experiments.translation import compare, figures
-from experiments.translation.compare import differing_fields
-from experiments.translation.evaluate import evaluate
-from experiments.translation.step import init_state, make_rngs, make_step, make_train_spec
-from experiments.translation.translator import Translator
 
 MIN_SEEDS = 1
 DIRECTIONS = {"de-en": "German to English", "en-de": "English to German"}

@@ -34,6 +34,9 @@ from typing import Any
 
 from configs import base, scan
 from experiments.cli.tables import markdown
+from experiments.comparison import compare
+from experiments.figures import figures
+from experiments.inference.translator import Translator
 from experiments.studies import analysis
 from experiments.studies.analysis import (
   SEEDS,
@@ -43,8 +46,6 @@ from experiments.studies.analysis import (
   mean_with_star,
   significance_note,
 )
-from experiments.translation import compare, figures
-from experiments.translation.translator import Translator
 
 ATTENTION_TYPES = "additive", "location_aware", "coverage", "monotonic", "none"
 POSITION_ENCODINGS = "sinusoidal", "relative", "rotary"

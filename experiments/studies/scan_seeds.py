@@ -28,9 +28,10 @@ from typing import Any
 
 from configs import scan
 from experiments.cli.tables import markdown
+from experiments.comparison import compare
+from experiments.figures import figures
 from experiments.studies import scan_lengths
 from experiments.studies.analysis import Runs, StudyReport
-from experiments.translation import compare, figures
 
 SEEDS = range(10)
 PUBLISHED = {"simple": 0.998, "length": 0.208, "add_jump": 0.012, "add_turn_left": 0.903}

@@ -32,9 +32,9 @@ from typing import Any
 
 from configs import base
 from experiments.cli.tables import markdown
+from experiments.figures import figures
 from experiments.studies import analysis
 from experiments.studies.analysis import SEEDS, Runs, StudyReport, mean_with_star, significance_note
-from experiments.translation import figures
 
 SCORES = "additive", "dot_product", "scaled_dot_product", "cosine"
 WIDTHS = 16, 64, 128, 512

@@ -13,11 +13,11 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from experiments.runs.sharding import AXES, place_batch
-from experiments.tasks import make_task
-from experiments.text.batches import make_batch
-from experiments.translation.model import make_model
-from experiments.translation.step import init_state, make_rngs, make_step, make_train_spec
+from experiments.data.batches import make_batch
+from experiments.data.tasks import make_task
+from experiments.devices.sharding import AXES, place_batch
+from experiments.learning.model import make_model
+from experiments.learning.step import init_state, make_rngs, make_step, make_train_spec
 
 # One of the configs whose steps are equal, or part of another's.
 CONFIGS = {

@@ -1,4 +1,4 @@
-"""Tests of experiments/compare.py and experiments/translation/compare.py."""
+"""Tests of experiments/compare.py and experiments/comparison/compare.py."""
 
 import dataclasses
 import json
@@ -10,9 +10,9 @@ from helpers import scripts
 from sacrebleu.metrics import BLEU
 
 from configs import base
+from experiments.comparison import compare
 from experiments.runs import workdir
 from experiments.runs.workdir import WorkdirError
-from experiments.translation import compare
 
 REFERENCES = [f"the cat number {i} sees {i % 7} mice and {i % 5} birds" for i in range(80)]
 WORSE = [line.replace("sees", "has seen") if i % 3 else line for i, line in enumerate(REFERENCES)]

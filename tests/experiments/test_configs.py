@@ -8,9 +8,9 @@ import pytest
 
 from configs import base
 from experiments.cli.config_fields import flat
-from experiments.translation.model import make_model
-from experiments.translation.sweep import make_runs
-from experiments.translation.validation import validate
+from experiments.comparison.sweep import make_runs
+from experiments.learning.model import make_model
+from experiments.runs.validation import validate
 
 FOLDER = pathlib.Path(base.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "base"))

@@ -14,10 +14,10 @@ from helpers.fixtures import always
 from configs import base
 from experiments.cli import plugins
 from experiments.cli.config_fields import ConfigError
-from experiments.tasks import make_task
-from experiments.translation import load, run_config
-from experiments.translation.model import make_model
-from experiments.translation.validation import validate
+from experiments.data.tasks import make_task
+from experiments.learning.model import make_model
+from experiments.runs import load, run_config
+from experiments.runs.validation import validate
 
 FILE = str(scripts.ROOT / "docs" / "custom_components.py")
 FLAGS = (
@@ -198,7 +198,7 @@ def test_invalid_components_are_one_line(tmp_path):
 
 
 def test_components_are_imported_once():
-  name = "experiments.tasks.scan:Scan"
+  name = "experiments.data.scan.scan:Scan"
   config = base.Config(data=base.Data(task=name, split="simple"))
   assert str(make_task(config)).startswith("SCAN")
   assert plugins.resolve("model.attention", f"{FILE}:gaussian") is plugins.resolve(

@@ -8,8 +8,8 @@ import pytest
 from helpers import scripts
 
 from configs import base
-from experiments.translation import load
-from experiments.translation.train import train
+from experiments.runs import load
+from experiments.training.train import train
 
 pytestmark = pytest.mark.exhaustive
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from helpers import scripts
 
-from experiments.text.parallel_corpus import read_pairs
-from experiments.translation import load, metrics, reporting
+from experiments.data.parallel_corpus import read_pairs
+from experiments.evaluation import metrics, reporting
+from experiments.runs import load
 
 SMALL = (
   "--config.data.num_buckets=1",

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from helpers import scripts
 
+from experiments.data.parallel_corpus import read_pairs
+from experiments.data.toy import grammar, sentence_sampler
 from experiments.runs import workdir
-from experiments.tasks import grammar, sentence_sampler
-from experiments.text.parallel_corpus import read_pairs
 
 STEPS = 60
 SIZES = (

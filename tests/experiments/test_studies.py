@@ -16,11 +16,11 @@ import attention
 from configs import base
 from experiments import studies as folder
 from experiments.cli.config_fields import flat
+from experiments.comparison import compare, sweep
+from experiments.data.batches import make_batch
+from experiments.data.task import Example
 from experiments.runs import workdir
 from experiments.studies import alignment, analysis, explanation, fixed_vector, scan_lengths
-from experiments.tasks import Example
-from experiments.text.batches import make_batch
-from experiments.translation import compare, sweep
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "analysis")
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "findings"

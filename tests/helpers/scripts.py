@@ -14,12 +14,12 @@ import tempfile
 import time
 from typing import NamedTuple
 
+from experiments.data.tasks import make_task
+from experiments.devices.sharding import make_mesh
+from experiments.learning.step import abstract_state, make_train_spec
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.sharding import make_mesh
-from experiments.tasks import make_task, read_languages
-from experiments.translation.restore import make_task_model
-from experiments.translation.run_config import read_config
-from experiments.translation.step import abstract_state, make_train_spec
+from experiments.runs.restore import make_task_model
+from experiments.runs.run_config import read_config, read_languages
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -27,8 +27,8 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
   [
     "experiments.cli.flags",
-    "experiments.translation.train",
-    "experiments.translation.run_figures",
+    "experiments.training.train",
+    "experiments.figures.run_figures",
   ]
 )
 

@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from configs import base
-from experiments.runs.sharding import AXES
-from experiments.translation.step import make_step
+from experiments.devices.sharding import AXES
+from experiments.learning.step import make_step
 
 STEPS = 6
 CONFIG = base.Config(

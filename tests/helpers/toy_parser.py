@@ -1,7 +1,7 @@
 """A parser of the English sentences of the toy language, independent of its generator."""
 
-from experiments.tasks import grammar, lexicon, nouns
-from experiments.tasks.grammar import Clause, NounPhrase, PrepositionalPhrase
+from experiments.data.toy import grammar, lexicon, nouns
+from experiments.data.toy.grammar import Clause, NounPhrase, PrepositionalPhrase
 
 DETERMINERS = {determiner.english: determiner for determiner in lexicon.DETERMINERS}
 DETERMINERS["an"] = DETERMINERS["a"]

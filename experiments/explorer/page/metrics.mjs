@@ -1,4 +1,4 @@
-// The alignment error rate, as in experiments/translation/metrics.py.
+// The alignment error rate, as in experiments/evaluation/metrics.py.
 
 import { argmax } from "./linalg.mjs";
 

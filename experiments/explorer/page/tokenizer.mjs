@@ -1,4 +1,4 @@
-// Converts text to tokens and back, as experiments/text.
+// Converts text to tokens and back, as experiments/data.
 
 /** @import { Language, WordLanguage } from "./data" */
 

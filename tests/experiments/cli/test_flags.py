@@ -8,8 +8,8 @@ import pytest
 from helpers import scripts
 
 from configs import base
-from experiments.tasks import make_task
-from experiments.translation.run_config import write_run
+from experiments.data.tasks import make_task
+from experiments.runs.run_config import write_run
 
 TOY = make_task(base.Config())
 LANGUAGES = TOY.source, TOY.target

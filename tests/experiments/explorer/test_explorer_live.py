@@ -9,11 +9,11 @@ import pytest
 from helpers import browser, fixtures, model_reference
 
 from configs import base
+from experiments.data.tasks import make_task
 from experiments.explorer.live import ATTENTION_TYPES, live_model, unsupported_reason
-from experiments.tasks import make_task
-from experiments.translation.model import make_task_model
-from experiments.translation.restore import KeptCheckpoints
-from experiments.translation.translator import make_translator
+from experiments.inference.translator import make_translator
+from experiments.learning.model import make_task_model
+from experiments.runs.restore import KeptCheckpoints
 
 pytestmark = browser.needs_node
 

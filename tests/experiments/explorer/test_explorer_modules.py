@@ -7,11 +7,11 @@ import numpy as np
 from helpers import browser
 from hypothesis import strategies as st
 
+from experiments.data import words
+from experiments.data.toy import grammar
+from experiments.data.toy.toy_translation import ItalianWords
+from experiments.evaluation.metrics import AlignedAttention, alignment_error_rate
 from experiments.explorer import recorded
-from experiments.tasks import grammar
-from experiments.tasks.toy_translation import ItalianWords
-from experiments.text import words
-from experiments.translation.metrics import AlignedAttention, alignment_error_rate
 
 pytestmark = browser.needs_node
 

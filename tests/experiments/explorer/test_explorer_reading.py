@@ -8,14 +8,14 @@ from explorer_page import opened
 from helpers import browser
 from test_explorer_live import make
 
+from experiments.data.parallel_corpus import SentencePair
+from experiments.data.task import Example
+from experiments.evaluation.metrics import AlignedAttention, alignment_error_rate
 from experiments.explorer import recorded
 from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model
-from experiments.tasks import Example
-from experiments.text.parallel_corpus import SentencePair
-from experiments.translation.metrics import AlignedAttention, alignment_error_rate
-from experiments.translation.restore import KeptCheckpoints
-from experiments.translation.translator import Heads, Translation
+from experiments.inference.translator import Heads, Translation
+from experiments.runs.restore import KeptCheckpoints
 
 pytestmark = browser.needs_chromium
 

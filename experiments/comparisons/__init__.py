@@ -1,1 +1,0 @@
-"""Equivalent models in other libraries."""

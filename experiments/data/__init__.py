@@ -1,0 +1,1 @@
+"""Text and tasks: sentences into batches, and the tasks they come from."""

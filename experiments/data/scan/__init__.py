@@ -1,0 +1,1 @@
+"""SCAN: commands to actions, generated."""

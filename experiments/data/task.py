@@ -1,0 +1,94 @@
+"""The interface of tasks."""
+
+from typing import NamedTuple, Protocol
+
+from configs import base
+from experiments.data.batches import Batch
+from experiments.data.parallel_corpus import SentencePair
+from experiments.data.text_processor import TextProcessor
+from experiments.data.tokenizers import WordTokenizer
+
+
+class Example(NamedTuple):
+  """A sentence and its reference translation.
+
+  Attributes:
+    source: source tokens.
+    target: target tokens.
+    alignment: true links (target position, source position), or None if unknown.
+    source_text: source as plain text.
+    target_text: target as plain text.
+    possible: links that are possible, but not sure.
+  """
+
+  source: tuple[str, ...]
+  target: tuple[str, ...]
+  alignment: frozenset[tuple[int, int]] | None
+  source_text: str
+  target_text: str
+  possible: frozenset[tuple[int, int]] = frozenset()
+
+
+Languages = tuple[TextProcessor, TextProcessor]  # source, target
+
+
+class Task(Protocol):
+  """Training batches and evaluation examples of a translation task.
+
+  A task may also have these attributes:
+
+  * config_fields: names of the fields of `config.data` that it reads, except `task`. Other fields must have
+    their default values. Default: all fields are accepted.
+  * is_infinite: the splits have no last sentence. Default: False.
+  * has_alignments: training batches can have links (`make_batch(..., alignments=...)`), which
+    `config.train.alignment_loss_weight` needs. Default: False.
+  * max_length: maximum number of source tokens in training. Longer sentences are reported when translating.
+  * warnings: lines that are printed at the start of training.
+
+  Attributes:
+    source: source language.
+    target: target language.
+    splits: splits that are evaluated after training.
+    validation_split: split that is evaluated during training.
+  """
+
+  source: TextProcessor
+  target: TextProcessor
+  splits: tuple[str, ...]
+  validation_split: str
+
+  def __init__(self, config: base.Config, languages: Languages | None = None): ...
+
+  def training_batch(self, step: int) -> Batch:
+    """Returns the batch of a training step. The first step is 0.
+
+    It depends only on the config and the step, so that runs can be resumed. All processes create the same
+    batch and use their rows of it.
+    """
+    ...
+
+  def __str__(self) -> str:
+    """Returns a short description of the training data."""
+    ...
+
+  def examples(self, split: str, count: int) -> list[Example]:
+    """Returns the first `count` sentences of a split, or all sentences if `count` is 0."""
+    ...
+
+
+def make_example(pair: SentencePair, source: TextProcessor, target: TextProcessor) -> Example:
+  """Returns an example of a sentence pair. It keeps the alignment only if the tokens are words."""
+  are_words = isinstance(source.tokenizer, WordTokenizer) and isinstance(target.tokenizer, WordTokenizer)
+  return Example(
+    source=source.tokenize(pair.source),
+    target=target.tokenize(pair.target),
+    alignment=pair.alignment if are_words else None,
+    source_text=source.normalize(pair.source),
+    target_text=target.normalize(pair.target),
+    possible=pair.possible if are_words else frozenset(),
+  )
+
+
+def vocabulary_words(task: Task) -> list[tuple[str, ...]]:
+  """Returns the words of both vocabularies."""
+  return [language.vocabulary.words for language in (task.source, task.target)]

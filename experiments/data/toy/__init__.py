@@ -1,0 +1,1 @@
+"""The toy language: English to Italian, generated, with true alignments."""

@@ -1,0 +1,1 @@
+"""Translators: decoding, unknown words, alignments."""

@@ -1,0 +1,1 @@
+"""The model, its loss and optimizer, and the training step."""

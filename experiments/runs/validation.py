@@ -1,0 +1,179 @@
+"""Validation of config values."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from attention.models.base import POSITION_ENCODINGS
+from attention.models.decoder_attention import ATTENTION_TYPES
+from attention.models.recurrent_decoder import ATTEND_ORDERS
+from configs import base
+from experiments.cli import config_fields, plugins
+from experiments.cli.config_fields import FRACTIONS, RANGES, ConfigError
+from experiments.data import tasks
+from experiments.data.alignments import ALIGNMENT_TOKENS
+from experiments.data.scan import scan_grammar
+from experiments.data.text_processor import TOKENIZATIONS
+from experiments.data.tokenizers import SUBWORD_MODELS
+from experiments.evaluation.evaluate import CHECKPOINTS, METRICS, metric_names
+from experiments.evaluation.metrics import HIGHER_IS_BETTER
+from experiments.learning.model import DECODERS, DTYPES, ENCODERS, NORMALIZERS
+from experiments.learning.optimizer import SCHEDULES
+
+_CHOICES = {
+  "data.split": scan_grammar.SPLITS,
+  "data.tokenization": TOKENIZATIONS,
+  "data.subword_model": SUBWORD_MODELS,
+  "data.alignment_tokens": ALIGNMENT_TOKENS,
+  "model.attend_order": ATTEND_ORDERS,
+  "model.position_encoding": POSITION_ENCODINGS,
+  "model.dtype": DTYPES,
+  "train.schedule": SCHEDULES,
+  "train.best_metric": HIGHER_IS_BETTER,
+  "evaluation.checkpoint": CHECKPOINTS,
+}
+_CHOICES_OR_PLUGIN = {  # or a custom component, see plugins.py
+  "data.task": tasks.TASKS,
+  "model.encoder": ENCODERS,
+  "model.decoder": DECODERS,
+  "model.attention": ATTENTION_TYPES,
+  "model.normalizer": NORMALIZERS,
+}
+
+
+def validate(config: base.Config, *, imports: bool = True) -> None:
+  """Checks all fields of a config.
+
+  Args:
+    config: config to check.
+    imports: import a custom task, to check the fields that it reads.
+
+  Raises:
+    ConfigError: if a value is invalid. The message has the field, the allowed values and the value.
+  """
+  values = config_fields.flat(config)
+  for name, is_allowed, allowed in _rules(config, imports):
+    if not is_allowed:
+      raise ConfigError(f"config.{name} must be {allowed}, got {values[name]!r}")
+  _check_used(config.model)
+
+
+def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
+  """Yields (field, whether its value is allowed, description of allowed values)."""
+  values, defaults = config_fields.flat(config), config_fields.flat(base.Config())
+  for name, default in defaults.items():
+    value_type, field_type = type(values[name]), type(default)
+    is_allowed = value_type is field_type or (value_type, field_type) == (int, float)
+    yield name, is_allowed, f"of type {field_type.__name__}"
+  for name, choices in _CHOICES.items():
+    yield name, values[name] in choices, f"one of {', '.join(choices)}"
+  for name, choices in _CHOICES_OR_PLUGIN.items():
+    allowed = f"one of {', '.join(choices)}, or a custom component (package.module:Name or file.py:Name)"
+    yield name, values[name] in choices or plugins.is_plugin(values[name]), allowed
+  for name, (low, high) in RANGES.items():
+    yield name, low <= values[name] <= high, f"from {low:,} to {high:,}"
+  for name in FRACTIONS:
+    yield name, 0 <= values[name] < 1, "in [0, 1)"
+  yield from _data_rules(config, imports)
+  yield from _model_rules(config.model)
+  yield from _train_rules(config)
+
+
+def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
+  data, defaults = config.data, base.Data()
+  is_used = data.split == "length" or data.scan_max_train_actions == scan_grammar.CUTOFF
+  yield "data.scan_max_train_actions", is_used, f"{scan_grammar.CUTOFF} unless config.data.split is length"
+  if data.task == "parallel_text":
+    allowed = "the path of a file with one source TAB target per line"
+    yield "data.train_file", bool(data.train_file), allowed
+    yield "data.validation_file", bool(data.validation_file), allowed
+  if plugins.is_plugin(data.task) and not imports:
+    return
+  task = tasks.task_class(data)
+  all_fields = [field.name for field in dataclasses.fields(defaults)]
+  task_fields = ("task", *getattr(task, "config_fields", all_fields))
+  for name in all_fields:
+    default = getattr(defaults, name)
+    is_allowed = name in task_fields or getattr(data, name) == default
+    hint = " (text files are for configs/parallel_text.py)" if name.endswith("_file") else ""
+    yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={data.task}{hint}"
+  for name in ("num_eval_examples", "num_validation_examples"):
+    is_finite = not getattr(task, "is_infinite", False) or getattr(config.evaluation, name) > 0
+    yield f"evaluation.{name}", is_finite, "at least 1, because the task has unlimited sentences"
+  has_links = not config.train.alignment_loss_weight or getattr(task, "has_alignments", False)
+  yield "train.alignment_loss_weight", has_links, "0 for a task without `has_alignments = True`"
+
+
+def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
+  is_transformer = "transformer" in (model.encoder, model.decoder)
+  has_heads = is_transformer or model.attention == "multi_head"
+  multiple_of_heads = f"a multiple of config.model.num_heads={model.num_heads}"
+  if is_transformer or (has_heads and not model.qk_features):
+    yield "model.features", model.features % model.num_heads == 0, multiple_of_heads
+  if is_transformer:
+    yield "model.features", model.features % 2 == 0, "even"
+  if is_transformer and model.position_encoding == "rotary":
+    is_even = model.features // model.num_heads % 2 == 0
+    yield "model.features", is_even, "an even multiple of config.model.num_heads for rotary positions"
+  if model.attention == "multi_head":
+    yield "model.qk_features", model.qk_features % model.num_heads == 0, multiple_of_heads
+  if plugins.is_plugin(model.normalizer):
+    is_used = _has_normalizer(model) and not plugins.is_plugin(model.attention)
+    yield "model.normalizer", is_used, "softmax, because a custom one has no effect on this model"
+
+
+def _check_used(model: base.Model) -> None:
+  """Raises ConfigError if a field that the model does not use has a value other than the default."""
+  if any(map(plugins.is_plugin, (model.encoder, model.decoder, model.attention))):
+    return  # custom components may use any field
+  is_transformer = "transformer" in (model.encoder, model.decoder)
+  is_recurrent = model.decoder == "recurrent"
+  has_recurrence = is_recurrent or model.encoder == "recurrent"
+  for name, is_used in {
+    "num_heads": is_transformer or model.attention == "multi_head",
+    "mlp_dim": is_transformer,
+    "position_encoding": is_transformer,
+    "normalize_qk": is_transformer,
+    "attention": is_recurrent,
+    "qk_features": is_recurrent and model.attention not in ("bilinear", "local", "none"),
+    "normalizer": _has_normalizer(model),
+    "attend_order": is_recurrent,
+    "input_feeding": is_recurrent,
+    "embed_dim": has_recurrence,
+    "residual": has_recurrence,
+    "layer_norm": has_recurrence,
+    "recurrent_dropout_rate": has_recurrence,
+  }.items():
+    value, default = getattr(model, name), getattr(base.Model(), name)
+    if not is_used and value != default:
+      raise ConfigError(
+        f"config.model.{name} has no effect on this model; leave it at {default}, got {value!r}"
+      )
+
+
+def _has_normalizer(model: base.Model) -> bool:
+  return model.decoder == "recurrent" and model.attention not in ("monotonic", "local", "none")
+
+
+def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
+  train = config.train
+  yield (
+    "train.grad_accumulation_steps",
+    train.grad_accumulation_steps <= train.batch_size,
+    "at most config.train.batch_size",
+  )
+  is_loss = train.train_eos or train.best_metric == "loss"
+  yield "train.best_metric", is_loss, "loss with config.train.train_eos=False"
+  is_softmax = not train.alignment_loss_weight or config.model.normalizer == "softmax"
+  yield "model.normalizer", is_softmax, "softmax with config.train.alignment_loss_weight"
+  for name in ("alignment_loss_weight", "coverage_loss_weight"):
+    is_allowed = not getattr(train, name) or config.model.attention != "none"
+    yield f"train.{name}", is_allowed, "0 without attention"
+  names = metric_names(config.evaluation)
+  yield (
+    "evaluation.custom_metrics",
+    all(map(plugins.is_plugin, names)),
+    "a list of package.module:Name or file.py:Name, separated by commas",
+  )
+  all_names = [*METRICS, *(name.rpartition(":")[2] for name in names)]
+  allowed = f"distinct after the colon, and none of {', '.join(METRICS)}"
+  yield "evaluation.custom_metrics", len({*all_names}) == len(all_names), allowed

@@ -1,0 +1,152 @@
+"""Tests of experiments/data/toy/sentence_sampler.py: sentences, splits and alignments."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.toy_parser import read, translate
+
+from experiments.data.toy import grammar, lexicon, sentence_sampler
+from experiments.data.toy.sentence_sampler import SPLITS, pair
+
+NUM_SAMPLES = {"train": 10000, "validation": 1500, "test": 1500, "length": 2000, "composition": 1500}
+
+
+@pytest.fixture(scope="module")
+def samples_by_split():
+  """Pairs of each split, from two seeds."""
+  return {
+    split: [pair(seed=seed, split=split, index=i) for seed in (0, 1) for i in range(count // 2)]
+    for split, count in NUM_SAMPLES.items()
+  }
+
+
+@pytest.fixture(scope="module")
+def samples(samples_by_split):
+  return [sample for pairs in samples_by_split.values() for sample in pairs]
+
+
+def test_source_determines_the_translation(samples):
+  for sample in samples:
+    assert translate(" ".join(sample.source)) == sample
+
+
+def test_splits_share_no_source(samples_by_split):
+  sources = {split: {sample.source for sample in pairs} for split, pairs in samples_by_split.items()}
+  assert sum(map(len, sources.values())) == len(set().union(*sources.values()))
+
+
+def test_lengths_match_the_splits(samples_by_split):
+  longest = {split: max(len(sample.source) for sample in pairs) for split, pairs in samples_by_split.items()}
+  assert longest.pop("length") == sentence_sampler.MAX_SOURCE_LENGTH
+  assert set(longest.values()) == {sentence_sampler.TRAIN_MAX_SOURCE_LENGTH}
+  shortest = min(len(sample.source) for sample in samples_by_split["length"])
+  assert shortest == sentence_sampler.TRAIN_MAX_SOURCE_LENGTH + 1
+
+
+def noun_phrases(clause):
+  """Returns all noun phrases of a clause, including nested ones."""
+  subject = () if isinstance(clause.subject, str) else clause.subject
+  phrases = [*subject, *clause.objects, *([clause.place.phrase] if clause.place else [])]
+  for phrase in phrases:
+    if phrase.attached:
+      phrases.append(phrase.attached.phrase)
+  return phrases
+
+
+def adjective_noun_pairs(words):
+  """Returns the (adjective, noun) pairs of a sentence."""
+  pairs = set()
+  for clause in read(words):
+    if clause.predicate and not isinstance(clause.subject, str):
+      pairs |= {(clause.predicate, phrase.noun) for phrase in clause.subject}
+    for phrase in noun_phrases(clause):
+      pairs |= {(phrase.leading, phrase.noun), (phrase.trailing, phrase.noun)}
+  return {(adjective.english, noun.english[0]) for adjective, noun in pairs if adjective}
+
+
+def test_prepositions_follow_their_words(samples):
+  for sample in samples:
+    for clause in read(sample.source):
+      assert not (clause.place and clause.place.preposition.english == "of")
+      assert not any(p.determiner.possessive and p.attached for p in noun_phrases(clause))
+
+
+def test_composition_has_unseen_pairs(samples_by_split):
+  pairs = {
+    split: [adjective_noun_pairs(sample.source) for sample in samples_by_split[split]] for split in SPLITS
+  }
+  composition = pairs.pop("composition")
+  seen = set().union(*(sentence_pairs for split in pairs.values() for sentence_pairs in split))
+  assert all(sentence_pairs - seen for sentence_pairs in composition)
+  unseen = set().union(*composition) - seen
+  assert 0.05 < len(unseen) / len(unseen | seen) < 0.08
+
+
+def test_vocabularies_have_all_words(samples):
+  for words, side in ((grammar.source_words(), "source"), (grammar.target_words(), "target")):
+    assert list(words) == sorted(set(words))
+    assert set(words) == {word for sample in samples for word in getattr(sample, side)}
+
+
+def test_alignments_have_all_phenomena(samples_by_split):
+  crossed = merged = split = vanished = appeared = 0
+  for sample in samples_by_split["train"]:
+    links = sorted(sample.alignment)
+    targets, sources = zip(*links, strict=True)
+    crossed += list(sources) != sorted(sources)
+    merged += len(targets) > len(set(targets))
+    split += len(sources) > len(set(sources))
+    vanished += len(set(sources)) < len(sample.source)
+    appeared += len(set(targets)) < len(sample.target)
+  share = 0.05 * len(samples_by_split["train"])
+  assert min(crossed, merged, split, vanished, appeared) > share
+
+
+def test_unaligned_source_words(samples):
+  for sample in samples:
+    aligned = {s for _, s in sample.alignment}
+    vanished = {word for s, word in enumerate(sample.source) if s not in aligned}
+    assert vanished <= {*lexicon.PRONOUNS, "do", "does"}
+
+
+def test_unaligned_target_words(samples):
+  possessives = {form for sample in lexicon.DETERMINERS if sample.possessive for form in sample.italian}
+  for sample in samples:
+    aligned = {t for t, _ in sample.alignment}
+    for t, word in enumerate(sample.target):
+      if t not in aligned:
+        assert word in ("il", "la", "i", "le")
+        assert sample.target[t + 1] in possessives
+
+
+def test_pairs_are_reproducible():
+  code = (
+    "from experiments.data.toy.sentence_sampler import SPLITS, pair\n"
+    "pairs = [pair(seed=5, split=split, index=i) for split in SPLITS for i in range(20)]\n"
+    "print([(sample.source, sample.target, sorted(sample.alignment)) for sample in pairs])"
+  )
+  pairs = [pair(seed=5, split=split, index=i) for split in SPLITS for i in range(20)]
+  expected = str([(sample.source, sample.target, sorted(sample.alignment)) for sample in pairs])
+  for hash_seed in ("1", "2"):
+    environment = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code]
+    printed = subprocess.check_output(command, env=os.environ | environment, text=True)
+    assert printed.strip() == expected
+
+
+def test_sentences_never_change():
+  """The findings, and resumed runs, depend on these sentences."""
+  pairs = [pair(seed=seed, split=split, index=i) for split in SPLITS for seed in (0, 7) for i in range(100)]
+  text = "\n".join(f"{sample.source} {sample.target} {sorted(sample.alignment)}" for sample in pairs)
+  assert (
+    hashlib.sha256(text.encode()).hexdigest()
+    == "13f87e7dcb2e8c0bce7c7a91c5f18f5aeeb93baf1fda4bc372eb4d31f8ff1857"
+  )
+
+
+def test_unknown_splits_are_errors():
+  with pytest.raises(ValueError, match=r"train, validation, test, .*, got 'dev'"):
+    pair(seed=0, split="dev", index=0)

@@ -1,0 +1,147 @@
+"""Tests of experiments/runs/component_checks.py."""
+
+import dataclasses
+
+import jax
+import pytest
+from helpers import scripts
+
+from configs import base
+from experiments.cli.config_fields import ConfigError
+from experiments.data.tasks import make_task
+from experiments.devices.sharding import make_mesh
+from experiments.evaluation.evaluate import load_custom_metrics
+from experiments.learning.model import make_task_model
+from experiments.learning.step import make_train_spec
+from experiments.runs.component_checks import check_custom_components
+
+FILE = str(scripts.ROOT / "docs" / "custom_components.py")
+IMPORTS = """
+import dataclasses
+import attention, jax.numpy as jnp
+from flax import linen as nn
+from docs.custom_components import *
+"""
+ENCODER = """
+class Mine(BagOfWords):
+  def __call__(self, tokens, lengths, **options):
+    encoded = super().__call__(tokens, lengths, **options)
+    return {}
+def part(config, size):
+  return Mine(size, config.features)
+"""
+ATTENTION = """
+class Mine(GaussianAttention):
+  def attend_with_kv(self, queries, keys_values, **options):
+    context, weights = super().attend_with_kv(queries, keys_values, **options)
+    return {}
+def part(config):
+  return Mine(features=config.features)
+"""
+SCORE = """
+class Mine(attention.ProjectedAttention):
+  {}
+def part(config):
+  return Mine(features=config.features)
+"""
+DECODER = """
+class Mine(FeedbackDecoder):
+  def {}(self, *inputs, **options):
+    return {}
+def part(config, size):
+  return Mine(size, config.features)
+"""
+TASK = """
+class part(Reversal):
+  {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+  with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+    yield
+
+
+def _check(**components):
+  """Checks a small config with custom components."""
+  config = base.Config(
+    data=base.Data(task=components.get("task", f"{FILE}:Reversal"), num_buckets=1),
+    model=dataclasses.replace(
+      base.Model(features=4, embed_dim=3),
+      **{name: components[name] for name in components if name in ("encoder", "decoder", "attention")},
+    ),
+    train=base.Train(batch_size=jax.device_count()),
+    evaluation=base.Evaluation(batch_size=2, custom_metrics=components.get("custom_metrics", "")),
+  )
+  task = make_task(config)
+  check_custom_components(config, task, make_train_spec(config, make_task_model(config, task), make_mesh()))
+
+
+@pytest.mark.parametrize(
+  ("field", "text", "message"),
+  [
+    ("encoder", ENCODER.format("None"), "Mine.__call__ must return attention.Encoded(memory [B S D], "),
+    ("encoder", ENCODER.format("tuple(encoded)"), "for B=2, T=3, S=5, V=12, got tuple([2 5 4], [2 4])"),
+    (
+      "encoder",
+      ENCODER.format("encoded._replace(final_state=encoded.memory)"),
+      "got Encoded([2 5 4], [2 5 4])",
+    ),
+    ("encoder", "def part(*_):\n  pass", "must return a Flax module with the methods __call__"),
+    ("attention", SCORE.format("pass"), "NotImplementedError: Mine must define score(queries, keys)"),
+    ("attention", ATTENTION.format("None"), "Mine.attend_with_kv must return contexts [B T D] and weights"),
+    (
+      "attention",
+      ATTENTION.format("context, weights[..., :1]"),
+      "for B=2, T=1, S=5, V=12, got tuple([2 1 8], [2 1 1])",
+    ),
+    ("attention", ATTENTION.format("context, jnp.nan * weights"), "attention weights must be finite"),
+    ("decoder", DECODER.format("step", "None"), "Mine.step must return the state, logits [B V] and weights"),
+    ("decoder", DECODER.format("output_projection", "self.kernel"), "kernel [H V] and bias [V]"),
+    ("decoder", DECODER.format("prepare", "None"), "must return the initial state and the memory"),
+    ("task", TASK.format("splits = 'test'"), "splits must be a tuple of at least one name, got 'test'"),
+    ("task", TASK.format("splits = ()"), "splits must be a tuple of at least one name, got ()"),
+    ("task", TASK.format("validation_split = None"), "validation_split must be a name, got None"),
+    ("task", TASK.format("training_batch = print"), "training_batch must return a Batch (see `make_batch`)"),
+    ("task", TASK.format("examples = print"), "examples('test', 2) must return a list of Example, got None"),
+  ],
+)
+def test_wrong_results_are_named(tmp_path, field, text, message):
+  (tmp_path / "mine.py").write_text(IMPORTS + text, "utf-8")
+  with pytest.raises(ConfigError) as caught:
+    _check(**{field: f"{tmp_path}/mine.py:part"})
+  assert message in str(caught.value) and f"{field}={tmp_path}/mine.py:part" in str(caught.value)
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ("result", "message"),
+  [("None", "must return a number, got None"), ("[1.0]", "got [1.0]"), ("sys.exit()", "part: SystemExit (")],
+)
+def test_wrong_metrics_are_named(tmp_path, result, message):
+  (tmp_path / "mine.py").write_text(f"import sys\ndef part(*_):\n  return {result}\n", "utf-8")
+  name = f"{tmp_path}/mine.py:part"
+  metric = load_custom_metrics(base.Evaluation(custom_metrics=name))["part"]
+  with pytest.raises(ConfigError) as caught:
+    metric([], [], [])
+  assert str(caught.value).startswith(f"config.evaluation.custom_metrics={name}")
+  assert message in str(caught.value)
+
+
+BATCH_SCORE = SCORE.format(
+  "def score(self, queries, keys):\n    return attention.ScaledDotProduct(5 / jnp.max(jnp.abs(queries)))"
+)
+BATCH_ENCODER = ENCODER.format("encoded._replace(memory=encoded.memory - encoded.memory.mean(0))")
+
+
+@pytest.mark.parametrize(("field", "text"), [("attention", BATCH_SCORE), ("encoder", BATCH_ENCODER)])
+def test_dependence_on_the_batch_is_an_error(tmp_path, field, text):
+  (tmp_path / "mine.py").write_text(IMPORTS + text, "utf-8")
+  with pytest.raises(ConfigError, match=r"logits must not depend on other sentences of the batch, got a"):
+    _check(**{field: f"{tmp_path}/mine.py:part"})
+
+
+def test_documented_components_pass():
+  _check(encoder=f"{FILE}:bag_of_words", attention=f"{FILE}:gaussian", custom_metrics=f"{FILE}:length_ratio")
+  _check(decoder=f"{FILE}:feedback_decoder")
