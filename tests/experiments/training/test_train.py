@@ -20,6 +20,7 @@ from experiments.learning.step import abstract_state, make_train_spec
 from experiments.runs import load, run_setup, workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.run_config import read_config
+from experiments.training import hooks
 from experiments.training import train as loop
 
 pytestmark = pytest.mark.usefixtures("fast")
@@ -32,7 +33,9 @@ def validate_as(monkeypatch):
   def install(values):
     values = iter(values)
     missing = {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.0}
-    monkeypatch.setattr(loop, "evaluate", lambda translator, examples, custom_metrics: missing | next(values))
+    monkeypatch.setattr(
+      hooks, "evaluate", lambda translator, examples, custom_metrics: missing | next(values)
+    )
 
   return install
 
@@ -130,7 +133,7 @@ def test_signals_wait_for_validations(tmp_path, monkeypatch):
     os.kill(os.getpid(), signal.SIGTERM)
     return {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.5}
 
-  monkeypatch.setattr(loop, "evaluate", evaluate)
+  monkeypatch.setattr(hooks, "evaluate", evaluate)
   with pytest.raises(Preempted, match="stopped at step 2"):
     loop.train(CONFIG, tmp_path)
   assert [record["validation/loss"] for record in workdir.read_metrics(tmp_path)[2:]] == [0.5]
