@@ -6,6 +6,28 @@ A config file defines `get_config`, which creates a `Config`, assigns its fields
 """
 
 import dataclasses
+from typing import Any
+
+# Maximum width, number of rows or length. The product of two of them does not overflow in XLA.
+MAX_SIZE = 2**20
+MAX_LAYERS = 1_000  # each layer is compiled
+MAX_INT = 2**31 - 1
+MAX_FLOAT = 1e38
+
+
+def between(low: float, high: float, *, default: float) -> Any:
+  """Returns a field of numbers from low to high."""
+  return dataclasses.field(default=default, metadata={"range": (low, high)})
+
+
+def fraction(*, default: float) -> Any:
+  """Returns a field of numbers in [0, 1)."""
+  return dataclasses.field(default=default, metadata={"is_fraction": True})
+
+
+def one_of(*choices: str, default: str, custom: bool = False) -> Any:
+  """Returns a field with one of several values, or a custom component."""
+  return dataclasses.field(default=default, metadata={"choices": choices, "custom": custom})
 
 
 @dataclasses.dataclass(slots=True)  # misspelled fields raise an error
@@ -34,22 +56,22 @@ class Data:
     num_buckets: number of lengths to which training batches are padded. The step is compiled for each.
   """
 
-  task: str = "toy_translation"
-  split: str = "simple"
-  scan_max_train_actions: int = 22
+  task: str = one_of("toy_translation", "scan", "parallel_text", default="toy_translation", custom=True)
+  split: str = one_of("simple", "length", "add_jump", "add_turn_left", default="simple")
+  scan_max_train_actions: int = between(1, 47, default=22)
   train_file: str = ""
   validation_file: str = ""
   test_file: str = ""
-  alignment_tokens: str = "auto"
+  alignment_tokens: str = one_of("auto", "words", "whitespace", default="auto")
   lowercase: bool = True
-  tokenization: str = "word"
-  subword_model: str = "unigram"
-  vocabulary_size: int = 0
-  source_vocabulary_size: int = 0
-  target_vocabulary_size: int = 0
-  min_count: int = 2
-  max_train_length: int = 31
-  num_buckets: int = 3
+  tokenization: str = one_of("word", "character", "subword", default="word")
+  subword_model: str = one_of("unigram", "bpe", default="unigram")
+  vocabulary_size: int = between(0, MAX_SIZE, default=0)
+  source_vocabulary_size: int = between(0, MAX_SIZE, default=0)
+  target_vocabulary_size: int = between(0, MAX_SIZE, default=0)
+  min_count: int = between(1, MAX_SIZE, default=2)
+  max_train_length: int = between(1, MAX_SIZE, default=31)
+  num_buckets: int = between(1, MAX_SIZE, default=3)
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,29 +111,53 @@ class Model:
     dtype: dtype of the computation, "float32" or "bfloat16"; parameters are float32.
   """
 
-  encoder: str = "recurrent"
-  decoder: str = "recurrent"
-  attention: str = "additive"
-  qk_features: int = 0
-  normalizer: str = "softmax"
-  attend_order: str = "before"
+  encoder: str = one_of("recurrent", "transformer", default="recurrent", custom=True)
+  decoder: str = one_of("recurrent", "transformer", default="recurrent", custom=True)
+  attention: str = one_of(
+    "additive",
+    "dot_product",
+    "scaled_dot_product",
+    "bilinear",
+    "cosine",
+    "multi_head",
+    "location_aware",
+    "coverage",
+    "monotonic",
+    "local",
+    "none",
+    default="additive",
+    custom=True,
+  )
+  qk_features: int = between(0, MAX_SIZE, default=0)
+  normalizer: str = one_of(
+    "softmax",
+    "sparsemax",
+    "entmax15",
+    "sigmoid",
+    "softmax_off_by_one",
+    "softpick",
+    "stick_breaking",
+    default="softmax",
+    custom=True,
+  )
+  attend_order: str = one_of("before", "after", default="before")
   input_feeding: bool = False
-  embed_dim: int = 64
-  features: int = 128
-  num_layers: int = 1
-  num_decoder_layers: int = 1
+  embed_dim: int = between(1, MAX_SIZE, default=64)
+  features: int = between(1, MAX_SIZE, default=128)
+  num_layers: int = between(1, MAX_LAYERS, default=1)
+  num_decoder_layers: int = between(1, MAX_LAYERS, default=1)
   residual: bool = False
   layer_norm: bool = False
-  num_heads: int = 4
-  mlp_dim: int = 256
-  position_encoding: str = "sinusoidal"
+  num_heads: int = between(1, MAX_SIZE, default=4)
+  mlp_dim: int = between(1, MAX_SIZE, default=256)
+  position_encoding: str = one_of("sinusoidal", "relative", "rotary", "none", default="sinusoidal")
   normalize_qk: bool = False
   tied_embeddings: bool = False
-  dropout_rate: float = 0.0
+  dropout_rate: float = fraction(default=0.0)
   variational_dropout: bool = False
-  recurrent_dropout_rate: float = 0.0
-  word_dropout_rate: float = 0.0
-  dtype: str = "float32"
+  recurrent_dropout_rate: float = fraction(default=0.0)
+  word_dropout_rate: float = fraction(default=0.0)
+  dtype: str = one_of("float32", "bfloat16", default="float32")
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,24 +193,24 @@ class Train:
     max_to_keep: number of newest checkpoints to keep, in addition to the best; at least 2.
   """
 
-  num_train_steps: int = 900
-  batch_size: int = 128
-  grad_accumulation_steps: int = 1
-  learning_rate: float = 8e-3
-  schedule: str = "cosine"
-  warmup_fraction: float = 0.1
-  grad_clip_norm: float = 1.0
-  weight_decay: float = 0.0
-  label_smoothing: float = 0.0
+  num_train_steps: int = between(1, MAX_INT, default=900)
+  batch_size: int = between(1, MAX_SIZE, default=128)
+  grad_accumulation_steps: int = between(1, MAX_SIZE, default=1)
+  learning_rate: float = between(1 / MAX_FLOAT, MAX_FLOAT, default=8e-3)
+  schedule: str = one_of("cosine", "linear", "inverse_square_root", "constant", default="cosine")
+  warmup_fraction: float = fraction(default=0.1)
+  grad_clip_norm: float = between(1 / MAX_FLOAT, MAX_FLOAT, default=1.0)
+  weight_decay: float = between(0, MAX_FLOAT, default=0.0)
+  label_smoothing: float = fraction(default=0.0)
   train_eos: bool = True
-  alignment_loss_weight: float = 0.0
-  coverage_loss_weight: float = 0.0
-  ema_decay: float = 0.0
-  best_metric: str = "loss"
-  early_stopping_patience: int = 0
-  log_every_steps: int = 50
-  eval_every_steps: int = 300
-  max_to_keep: int = 2
+  alignment_loss_weight: float = between(0, MAX_FLOAT, default=0.0)
+  coverage_loss_weight: float = between(0, MAX_FLOAT, default=0.0)
+  ema_decay: float = fraction(default=0.0)
+  best_metric: str = one_of("loss", "exact_match", "bleu", "chrf", "token_accuracy", default="loss")
+  early_stopping_patience: int = between(0, MAX_INT, default=0)
+  log_every_steps: int = between(1, MAX_INT, default=50)
+  eval_every_steps: int = between(1, MAX_INT, default=300)
+  max_to_keep: int = between(2, MAX_SIZE, default=2)
 
 
 @dataclasses.dataclass(slots=True)
@@ -185,14 +231,14 @@ class Evaluation:
     length_penalty: exponent of the length penalty in beam search.
   """
 
-  checkpoint: str = "best"
-  num_eval_examples: int = 1000
-  num_validation_examples: int = 200
-  batch_size: int = 200
-  max_decode_length: int = 60
-  beam_size: int = 1
+  checkpoint: str = one_of("best", "last", "average", default="best")
+  num_eval_examples: int = between(0, MAX_INT, default=1000)
+  num_validation_examples: int = between(0, MAX_INT, default=200)
+  batch_size: int = between(1, MAX_SIZE, default=200)
+  max_decode_length: int = between(1, MAX_SIZE, default=60)
+  beam_size: int = between(1, MAX_SIZE, default=1)
   custom_metrics: str = ""
-  length_penalty: float = 1.0
+  length_penalty: float = between(0, 10, default=1.0)  # so that powers of lengths are finite
 
 
 @dataclasses.dataclass(slots=True)
@@ -205,7 +251,7 @@ class Config:
       are used as initial values, for example for fine-tuning. Optional.
   """
 
-  seed: int = 0
+  seed: int = between(0, 2**32 - 1, default=0)
   init_from: str = ""
   data: Data = dataclasses.field(default_factory=Data)
   model: Model = dataclasses.field(default_factory=Model)

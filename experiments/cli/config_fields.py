@@ -4,59 +4,11 @@ import dataclasses
 import difflib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from configs import base
 from experiments.cli.errors import UserError
-
-# Maximum width, number of rows or length. The product of two of them does not overflow in XLA.
-MAX_SIZE = 2**20
-MAX_LAYERS = 1_000  # each layer is compiled
-
-RANGES = {
-  "seed": (0, 2**32 - 1),
-  "data.scan_max_train_actions": (1, 47),
-  "data.vocabulary_size": (0, MAX_SIZE),
-  "data.source_vocabulary_size": (0, MAX_SIZE),
-  "data.target_vocabulary_size": (0, MAX_SIZE),
-  "data.min_count": (1, MAX_SIZE),
-  "data.max_train_length": (1, MAX_SIZE),
-  "data.num_buckets": (1, MAX_SIZE),
-  "model.embed_dim": (1, MAX_SIZE),
-  "model.features": (1, MAX_SIZE),
-  "model.qk_features": (0, MAX_SIZE),
-  "model.num_layers": (1, MAX_LAYERS),
-  "model.num_decoder_layers": (1, MAX_LAYERS),
-  "model.num_heads": (1, MAX_SIZE),
-  "model.mlp_dim": (1, MAX_SIZE),
-  "train.num_train_steps": (1, 2**31 - 1),
-  "train.batch_size": (1, MAX_SIZE),
-  "train.grad_accumulation_steps": (1, MAX_SIZE),
-  "train.weight_decay": (0, 1e38),
-  "train.alignment_loss_weight": (0, 1e38),
-  "train.coverage_loss_weight": (0, 1e38),
-  "train.learning_rate": (1e-38, 1e38),
-  "train.grad_clip_norm": (1e-38, 1e38),
-  "train.log_every_steps": (1, 2**31 - 1),
-  "train.eval_every_steps": (1, 2**31 - 1),
-  "train.early_stopping_patience": (0, 2**31 - 1),
-  "train.max_to_keep": (2, MAX_SIZE),
-  "evaluation.num_eval_examples": (0, 2**31 - 1),
-  "evaluation.num_validation_examples": (0, 2**31 - 1),
-  "evaluation.batch_size": (1, MAX_SIZE),
-  "evaluation.max_decode_length": (1, MAX_SIZE),
-  "evaluation.beam_size": (1, MAX_SIZE),
-  "evaluation.length_penalty": (0, 10),  # so that powers of lengths are finite
-}
-FRACTIONS = (  # in [0, 1)
-  "model.dropout_rate",
-  "model.recurrent_dropout_rate",
-  "model.word_dropout_rate",
-  "train.warmup_fraction",
-  "train.label_smoothing",
-  "train.ema_decay",
-)
 
 
 class ConfigError(UserError):
@@ -75,6 +27,47 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
   return fields
 
 
+def rule(name: str) -> Mapping[str, Any]:
+  """Returns the rule of a field, the metadata that configs/base.py gives it."""
+  *groups, last = name.split(".")
+  config: Any = base.Config()
+  for group in groups:
+    config = getattr(config, group)
+  (field,) = [field for field in dataclasses.fields(config) if field.name == last]
+  return field.metadata
+
+
+def is_allowed(name: str, value: Any) -> bool:
+  """Returns whether a value fits the rule of its field."""
+  field = rule(name)
+  if "range" in field:
+    low, high = field["range"]
+    return low <= value <= high
+  if "is_fraction" in field:
+    return 0 <= value < 1
+  if "choices" in field:
+    return value in field["choices"] or (field["custom"] and ":" in value)  # as in plugins.is_plugin
+  return True
+
+
+def allowed(name: str) -> str:
+  """Returns the rule of a field as text.
+
+  >>> allowed("model.num_layers"), allowed("model.dropout_rate"), allowed("model.dtype"), allowed("init_from")
+  ('from 1 to 1,000', 'in [0, 1)', 'one of float32, bfloat16', '')
+  """
+  field = rule(name)
+  if "range" in field:
+    low, high = field["range"]
+    return f"from {low:,} to {high:,}"
+  if "is_fraction" in field:
+    return "in [0, 1)"
+  if "choices" not in field:
+    return ""
+  custom = ", or a custom component (package.module:Name or file.py:Name)" if field["custom"] else ""
+  return f"one of {', '.join(field['choices'])}{custom}"
+
+
 def describe(name: str) -> str:
   """Returns the description of a field in configs/base.py, and its range.
 
@@ -87,10 +80,7 @@ def describe(name: str) -> str:
     config = getattr(config, group)
   match = re.search(rf"\n  {field}: (.+(?:\n    .+)*)", inspect.getdoc(config) or "")
   text = " ".join(match[1].split()).removesuffix(".") if match else ""
-  if name not in RANGES:
-    return text
-  low, high = RANGES[name]
-  return f"{text}; from {low:,} to {high:,}"
+  return f"{text}; {allowed(name)}" if "range" in rule(name) else text
 
 
 def set_field(config: Any, name: str, value: Any) -> None:

@@ -13,8 +13,6 @@ from experiments.data.vocabularies import compose
 from experiments.evaluation import metrics
 from experiments.inference.translator import PairScore, Translation, Translator
 
-CHECKPOINTS = ("best", "last", "average")
-
 # Metrics that `evaluate` returns without custom metrics.
 METRICS = ("sentences", *metrics.HIGHER_IS_BETTER, "alignment_error_rate", "attention_mass")
 

@@ -11,7 +11,6 @@ from experiments.cli import plugins
 from experiments.cli.config_fields import ConfigError
 from experiments.data.task import Task
 
-DTYPES = ("float32", "bfloat16")
 ENCODERS = ("recurrent", "transformer")
 DECODERS = ("recurrent", "transformer")
 NORMALIZERS: dict[str, attention.Normalizer | None] = {

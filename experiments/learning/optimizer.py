@@ -8,8 +8,6 @@ import optax
 
 from configs import base
 
-SCHEDULES = ("cosine", "linear", "inverse_square_root", "constant")
-
 
 def make_optimizer(config: base.Train) -> optax.GradientTransformation:
   """Returns Adam, or AdamW if `weight_decay` is positive, with gradient clipping.

@@ -4,12 +4,11 @@ from typing import Any
 
 from absl import flags
 
-from experiments.cli.config_fields import MAX_SIZE, RANGES
+from configs.base import MAX_SIZE
+from experiments.cli import config_fields
 from experiments.cli.flags import UsageError
-from experiments.data.alignments import ALIGNMENT_TOKENS
-from experiments.evaluation.evaluate import CHECKPOINTS
 
-_, _MAX_LENGTH_PENALTY = RANGES["evaluation.length_penalty"]
+_, _MAX_LENGTH_PENALTY = config_fields.rule("evaluation.length_penalty")["range"]
 
 # Flags defined below are key flags of the script that calls the function, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -17,7 +16,8 @@ flags.disclaim_key_flags()
 
 def define_checkpoint() -> flags.FlagHolder:
   """Defines --checkpoint."""
-  return flags.DEFINE_enum("checkpoint", None, CHECKPOINTS, "checkpoint to use; default: from the config")
+  choices = config_fields.rule("evaluation.checkpoint")["choices"]
+  return flags.DEFINE_enum("checkpoint", None, choices, "checkpoint to use; default: from the config")
 
 
 def define_tokens() -> flags.FlagHolder:
@@ -34,7 +34,7 @@ def define_alignment_tokens() -> flags.FlagHolder:
   return flags.DEFINE_enum(
     "alignment_tokens",
     "auto",
-    ALIGNMENT_TOKENS,
+    config_fields.rule("data.alignment_tokens")["choices"],
     "what alignment positions count: words, whitespace (tokens separated by spaces), or auto (words; a file "
     "that may count whitespace tokens is an error)",
   )

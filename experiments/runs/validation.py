@@ -3,41 +3,12 @@
 import dataclasses
 from collections.abc import Iterator
 
-from attention.models.base import POSITION_ENCODINGS
-from attention.models.decoder_attention import ATTENTION_TYPES
-from attention.models.recurrent_decoder import ATTEND_ORDERS
 from configs import base
 from experiments.cli import config_fields, plugins
-from experiments.cli.config_fields import FRACTIONS, RANGES, ConfigError
+from experiments.cli.config_fields import ConfigError
 from experiments.data import tasks
-from experiments.data.alignments import ALIGNMENT_TOKENS
 from experiments.data.scan import scan_grammar
-from experiments.data.text_processor import TOKENIZATIONS
-from experiments.data.tokenizers import SUBWORD_MODELS
-from experiments.evaluation.evaluate import CHECKPOINTS, METRICS, metric_names
-from experiments.evaluation.metrics import HIGHER_IS_BETTER
-from experiments.learning.model import DECODERS, DTYPES, ENCODERS, NORMALIZERS
-from experiments.learning.optimizer import SCHEDULES
-
-_CHOICES = {
-  "data.split": scan_grammar.SPLITS,
-  "data.tokenization": TOKENIZATIONS,
-  "data.subword_model": SUBWORD_MODELS,
-  "data.alignment_tokens": ALIGNMENT_TOKENS,
-  "model.attend_order": ATTEND_ORDERS,
-  "model.position_encoding": POSITION_ENCODINGS,
-  "model.dtype": DTYPES,
-  "train.schedule": SCHEDULES,
-  "train.best_metric": HIGHER_IS_BETTER,
-  "evaluation.checkpoint": CHECKPOINTS,
-}
-_CHOICES_OR_PLUGIN = {  # or a custom component, see plugins.py
-  "data.task": tasks.TASKS,
-  "model.encoder": ENCODERS,
-  "model.decoder": DECODERS,
-  "model.attention": ATTENTION_TYPES,
-  "model.normalizer": NORMALIZERS,
-}
+from experiments.evaluation.evaluate import METRICS, metric_names
 
 
 def validate(config: base.Config, *, imports: bool = True) -> None:
@@ -64,15 +35,8 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
     value_type, field_type = type(values[name]), type(default)
     is_allowed = value_type is field_type or (value_type, field_type) == (int, float)
     yield name, is_allowed, f"of type {field_type.__name__}"
-  for name, choices in _CHOICES.items():
-    yield name, values[name] in choices, f"one of {', '.join(choices)}"
-  for name, choices in _CHOICES_OR_PLUGIN.items():
-    allowed = f"one of {', '.join(choices)}, or a custom component (package.module:Name or file.py:Name)"
-    yield name, values[name] in choices or plugins.is_plugin(values[name]), allowed
-  for name, (low, high) in RANGES.items():
-    yield name, low <= values[name] <= high, f"from {low:,} to {high:,}"
-  for name in FRACTIONS:
-    yield name, 0 <= values[name] < 1, "in [0, 1)"
+  for name, value in values.items():
+    yield name, config_fields.is_allowed(name, value), config_fields.allowed(name)
   yield from _data_rules(config, imports)
   yield from _model_rules(config.model)
   yield from _train_rules(config)

@@ -6,8 +6,19 @@ import math
 
 import pytest
 
+from attention.models import decoder_attention
+from attention.models.base import POSITION_ENCODINGS
+from attention.models.recurrent_decoder import ATTEND_ORDERS
 from configs import base
+from experiments.cli import config_fields
 from experiments.cli.config_fields import ConfigError, flat
+from experiments.data import tasks
+from experiments.data.alignments import ALIGNMENT_TOKENS
+from experiments.data.scan import scan_grammar
+from experiments.data.text_processor import TOKENIZATIONS
+from experiments.data.tokenizers import SUBWORD_MODELS
+from experiments.evaluation.metrics import HIGHER_IS_BETTER
+from experiments.learning import model
 from experiments.runs.validation import validate
 
 CUSTOM = ", or a custom component (package.module:Name or file.py:Name)"
@@ -268,3 +279,29 @@ def test_heads_divide_features(changes):
   with pytest.raises(ConfigError) as caught:
     validate(base.Config(model=model))
   assert str(caught.value) == "config.model.features must be a multiple of config.model.num_heads=4, got 30"
+
+
+@pytest.mark.parametrize(
+  ("field", "names"),
+  [
+    ("data.task", tasks.TASKS),
+    ("data.split", scan_grammar.SPLITS),
+    ("data.tokenization", TOKENIZATIONS),
+    ("data.subword_model", SUBWORD_MODELS),
+    ("data.alignment_tokens", ALIGNMENT_TOKENS),
+    ("model.encoder", model.ENCODERS),
+    ("model.decoder", model.DECODERS),
+    ("model.attention", decoder_attention.ATTENTION_TYPES),
+    ("model.normalizer", model.NORMALIZERS),
+    ("model.attend_order", ATTEND_ORDERS),
+    ("model.position_encoding", POSITION_ENCODINGS),
+    ("train.best_metric", HIGHER_IS_BETTER),
+  ],
+)
+def test_choices_are_those_of_the_code(field, names):
+  assert {*config_fields.rule(field)["choices"]} == {*names}
+
+
+def test_defaults_are_allowed():
+  for name, value in config_fields.flat(base.Config()).items():
+    assert config_fields.is_allowed(name, value), name
