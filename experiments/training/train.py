@@ -105,6 +105,7 @@ def train(
           state = hooks.log(run, step, state, gradient_norm)
         if validates:
           score = hooks.validate(run, step, state)
+          stop = stop or _stop_signal(step, requested(), is_last=is_last)  # requested meanwhile
         if validates or stop:
           with progress.paused("writing checkpoints"):
             checkpoints.save(step, state, batches.get_state(), score)
