@@ -13,7 +13,7 @@ from absl import flags
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import output_folder
-from experiments.data.visible import is_blank
+from experiments.cli.messages import is_blank
 from experiments.figures import run_figures
 from experiments.runs import decoding_flags, load
 

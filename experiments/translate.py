@@ -30,8 +30,8 @@ from experiments.cli.io import (
   read_lines,
   write_lines,
 )
+from experiments.cli.messages import escape_invisible
 from experiments.data.text_processor import TextProcessor
-from experiments.data.visible import escape_invisible
 from experiments.data.vocabularies import UNK_TOKEN
 from experiments.data.words import strip_joiners
 from experiments.evaluation import reporting

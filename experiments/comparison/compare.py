@@ -12,7 +12,7 @@ from sacrebleu.metrics.base import Metric
 
 from configs import base
 from experiments.cli import config_fields, tables
-from experiments.data.visible import shorten
+from experiments.cli.messages import shorten
 from experiments.runs import provenance, workdir
 from experiments.runs.restore import load
 from experiments.runs.run_config import data_files, read_config

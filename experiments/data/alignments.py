@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from experiments.cli.messages import counted
-from experiments.data.visible import shorten
+from experiments.cli.messages import counted, shorten
 from experiments.data.words import strip_joiners, tokenize
 
 Alignment = frozenset[tuple[int, int]]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from experiments.cli.errors import DataError
 from experiments.cli.io import read_bytes
-from experiments.cli.messages import counted
+from experiments.cli.messages import counted, is_blank, shorten
 from experiments.data.alignments import (
   Alignment,
   check_alignment,
@@ -19,7 +19,6 @@ from experiments.data.alignments import (
   from_whitespace,
   parse_gold,
 )
-from experiments.data.visible import is_blank, shorten
 
 
 class SentencePair(NamedTuple):

@@ -13,10 +13,10 @@ from attention.decoding import SearchResult
 from configs import base
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import DataError, TrainingDiverged
+from experiments.cli.messages import is_blank
 from experiments.data.batches import Batch, group_by_length, make_batch, padded_length, remove_eos
 from experiments.data.task import Task
 from experiments.data.tokenizers import SubwordTokenizer
-from experiments.data.visible import is_blank
 from experiments.data.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from experiments.inference import decoding
 from experiments.inference.decoding import DecodeOptions

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.cli.messages import is_blank
 from experiments.data.parallel_corpus import DataError, SentencePair, format_pair, read_pairs, write_pairs
-from experiments.data.visible import is_blank
 from experiments.data.words import tokenize
 
 ALIGNED = SentencePair("she sees me", "mi vede", frozenset({(0, 2), (1, 0), (1, 1)}))
