@@ -4,7 +4,7 @@
 
 The models are those of configs/toy_translation.py and configs/toy_translation_transformer.py with the sizes
 below and random parameters. All decode the same number of tokens: the end of the sentence is not allowed.
-The PyTorch models (comparisons/torch_translator.py and torch_transformer.py) cache keys and values. Before
+The PyTorch models (peers/torch_translator.py and torch_transformer.py) cache keys and values. Before
 they are timed, outputs are compared. PyTorch and CTranslate2 are included if they are installed:
 pip install torch ctranslate2.
 """
@@ -148,7 +148,7 @@ def _ours(model: Any, params: Any) -> Baseline:
 def _torch(kind: str, config: base.Model, params: Any) -> Baseline:
   import torch
 
-  from experiments.benchmarks import torch_search, torch_transformer, torch_translator
+  from experiments.peers import torch_search, torch_transformer, torch_translator
 
   vocabularies = _VOCABULARY.value, _VOCABULARY.value
   if kind == "recurrent":
@@ -170,7 +170,7 @@ def _torch(kind: str, config: base.Model, params: Any) -> Baseline:
 
 
 def _ctranslate2(params: Any, folder: pathlib.Path) -> Baseline:
-  from experiments.benchmarks import ctranslate2_transformer
+  from experiments.peers import ctranslate2_transformer
 
   translator = ctranslate2_transformer.make_translator(
     folder, params, num_heads=_NUM_HEADS, num_layers=_NUM_LAYERS, max_length=_LENGTH.value + 1

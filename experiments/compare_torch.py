@@ -3,7 +3,7 @@
     python -m experiments.compare_torch
 
 The recurrent model has a bidirectional GRU encoder, and a GRU decoder with additive attention. It has two
-PyTorch versions: a straightforward one, and an optimized one (see comparisons/torch_translator.py). The
+PyTorch versions: a straightforward one, and an optimized one (see peers/torch_translator.py). The
 Transformer has two encoder and two decoder layers. All start from the same parameters and use the same batch.
 Before they are timed, their losses are compared. Memory is that of a step besides parameters and optimizer,
 on Linux. It needs PyTorch (pip install torch).
@@ -123,7 +123,7 @@ def _make_torch_step(config: base.Config, batch: Batch, params, *, optimized: bo
   """Returns a function that runs a training step in PyTorch and returns its loss."""
   import torch
 
-  from experiments.benchmarks import torch_transformer, torch_translator
+  from experiments.peers import torch_transformer, torch_translator
 
   vocabularies = _VOCABULARY.value, _VOCABULARY.value
   model = config.model

@@ -1,0 +1,1 @@
+"""The same translators in PyTorch and CTranslate2, to compare with."""
