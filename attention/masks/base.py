@@ -87,16 +87,15 @@ class Mask(NamedAxes):
     [[1, 0, 0], [1, 1, 0]]
     """
     *leading, _, _ = self.full_shape(T, S)
-
-    rule = MaskAtIndex(self, all_indices(tuple(leading))) if leading else self
-    leaves, structure = jax.tree.flatten(rule)
+    mask = MaskAtIndex(self, all_indices(tuple(leading))) if leading else self
+    leaves, structure = jax.tree.flatten(mask)
 
     def at_index(leaves: list[jax.Array]) -> jax.Array:
-      rule = jax.tree.unflatten(structure, leaves)
-      return jnp.broadcast_to(rule.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]), (T, S))
+      mask = jax.tree.unflatten(structure, leaves)
+      return jnp.broadcast_to(mask.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]), (T, S))
 
     arrays = ([jnp.asarray(leaf) for leaf in leaves],)
-    return map_leading_axes(at_index, arrays, (leaf_axes(rule),), tuple(leading))
+    return map_leading_axes(at_index, arrays, (leaf_axes(mask),), tuple(leading))
 
   def full_shape(self, T: int, S: int) -> tuple[int, ...]:
     """Returns the shape [... T S] of the mask for T queries and S keys.

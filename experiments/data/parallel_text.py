@@ -14,10 +14,8 @@ from experiments.data.batches import Batch
 from experiments.data.buckets import Buckets
 from experiments.data.data_checks import find_warnings
 from experiments.data.parallel_corpus import SentencePair, read_pairs
-from experiments.data.task import Example, Languages, make_example
+from experiments.data.task import SIDES, Example, Languages, make_example
 from experiments.data.text_processor import TextProcessor
-
-_SIDES = "source", "target"
 
 
 class ParallelText:
@@ -142,7 +140,7 @@ class ParallelText:
 
   def _learn(self, side: str) -> TextProcessor:
     """Learns the language of one side from the training texts."""
-    data, texts = self._config.data, self._training_texts[_SIDES.index(side)]
+    data, texts = self._config.data, self._training_texts[SIDES.index(side)]
     try:
       return TextProcessor.learn(
         texts,
@@ -169,7 +167,7 @@ class ParallelText:
       return []
     chosen = [
       f"{len(language.vocabulary):,} {side}"
-      for language, side in zip((self.source, self.target), _SIDES, strict=True)
+      for language, side in zip((self.source, self.target), SIDES, strict=True)
       if not self._vocabulary_size(side)
     ]
     if not chosen:

@@ -30,6 +30,7 @@ class Example(NamedTuple):
 
 
 Languages = tuple[TextProcessor, TextProcessor]  # source, target
+SIDES = ("source", "target")
 
 
 class Task(Protocol):

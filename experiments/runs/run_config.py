@@ -7,14 +7,12 @@ import sys
 from configs import base
 from experiments.cli import config_fields, plugins
 from experiments.cli.config_fields import ConfigError
-from experiments.data.task import Languages
+from experiments.data.task import SIDES, Languages
 from experiments.data.text_processor import TextProcessor
 from experiments.evaluation.evaluate import metric_names
 from experiments.runs import provenance, workdir
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
-
-_SIDES = ("source", "target")
 
 # Fields of `config.data` that determine the tokens.
 _LANGUAGE_FIELDS = ("task", "tokenization", "lowercase", "subword_model", "vocabulary_size", "min_count")
@@ -158,7 +156,7 @@ def inherited_languages(config: base.Config) -> Languages | None:
 
 
 def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
-  """Reads the languages of a run. Returns None if the folder has no run.
+  """Returns the languages of a run, or None if the folder has no run.
 
   Args:
     folder: folder of the run.
@@ -172,7 +170,7 @@ def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
   try:
     source, target = (
       TextProcessor.load(folder, side, tokenization=data.tokenization, lowercase=data.lowercase)
-      for side in _SIDES
+      for side in SIDES
     )
   except FileNotFoundError as error:
     raise WorkdirError(f"{folder}: the vocabulary of the run is missing ({error.filename})") from error
@@ -183,7 +181,7 @@ def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
 
 def write_languages(folder: pathlib.Path, languages: Languages) -> None:
   """Writes the languages of a run."""
-  for language, side in zip(languages, _SIDES, strict=True):
+  for language, side in zip(languages, SIDES, strict=True):
     language.save(folder, side)
 
 
