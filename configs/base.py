@@ -25,6 +25,11 @@ def fraction(*, default: float) -> Any:
   return dataclasses.field(default=default, metadata={"is_fraction": True})
 
 
+def custom_list() -> Any:
+  """Returns a field of names of custom components, separated by commas."""
+  return dataclasses.field(default="", metadata={"custom": True})
+
+
 def one_of(*choices: str, default: str, custom: bool = False) -> Any:
   """Returns a field with one of several values, or a custom component."""
   return dataclasses.field(default=default, metadata={"choices": choices, "custom": custom})
@@ -36,7 +41,7 @@ class Data:
 
   Attributes:
     task: "toy_translation" (English to Italian, generated), "scan" (commands to actions, generated),
-      "parallel_text" (text files), or a custom task, package.module:Name or file.py:Name.
+      "parallel_text" (text files), or a custom task, package.module:Name.
     split: scan: "simple", "length", "add_jump" or "add_turn_left".
     scan_max_train_actions: scan, split "length": commands with more actions are test examples.
     train_file: parallel_text: path of tab-separated UTF-8 text, source first, plain or .gz.
@@ -79,8 +84,8 @@ class Model:
   """The encoder and the decoder.
 
   Attributes:
-    encoder: "recurrent" (bidirectional GRU), "transformer", or a custom encoder, package.module:Name or
-      file.py:Name: a function of this config group and the vocabulary size that returns a Flax module.
+    encoder: "recurrent" (bidirectional GRU), "transformer", or a custom encoder,
+      package.module:Name: a function of this config group and the vocabulary size that returns a Flax module.
     decoder: "recurrent" (GRU), "transformer", or a custom decoder: a function of this config group and the
       vocabulary size that returns a Flax module with the methods of `attention.models.Decoder`.
     attention: attention of the recurrent decoder: "additive", "dot_product", "scaled_dot_product",
@@ -226,7 +231,7 @@ class Evaluation:
     batch_size: number of sentences that are decoded together.
     max_decode_length: maximum number of tokens of a translation, including the end symbol.
     beam_size: beam size at the end of training and later; 1 for greedy search, which validations always use.
-    custom_metrics: custom metrics, separated by commas, each package.module:Name or file.py:Name: a function
+    custom_metrics: custom metrics, separated by commas, each package.module:Name: a function
       of the translations, the examples, and the model's scores of the references, that returns a number.
     length_penalty: exponent of the length penalty in beam search.
   """
@@ -237,7 +242,7 @@ class Evaluation:
   batch_size: int = between(1, MAX_SIZE, default=200)
   max_decode_length: int = between(1, MAX_SIZE, default=60)
   beam_size: int = between(1, MAX_SIZE, default=1)
-  custom_metrics: str = ""
+  custom_metrics: str = custom_list()
   length_penalty: float = between(0, 10, default=1.0)  # so that powers of lengths are finite
 
 

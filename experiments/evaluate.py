@@ -2,7 +2,7 @@
 
     python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
     python -m experiments.evaluate --workdir=runs/mine --data=new.tsv --output=scores.json
-    python -m experiments.evaluate --workdir=runs/mine --custom_metrics=docs/custom_components.py:length_ratio
+    python -m experiments.evaluate --workdir=runs/a --custom_metrics=examples.custom_components:length_ratio
 
 A --data file has one source TAB target per line, and may be compressed (.gz).
 """
@@ -35,7 +35,7 @@ _NUM_EXAMPLES = flags.DEFINE_integer(
 _CUSTOM_METRICS = flags.DEFINE_string(
   "custom_metrics",
   None,
-  "package.module:name or file.py:name, separated by commas; default: from the config",
+  "package.module:name, separated by commas; default: from the config",
 )
 _DATA = flags.DEFINE_string("data", None, "file of pairs to evaluate on, instead of the splits of the task")
 _ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()

@@ -21,7 +21,6 @@ from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.comparison import sweep
 from experiments.runs.job_runner import run_all
-from experiments.runs.run_config import describe_changes
 from experiments.runs.workdir import has_run
 
 cli.define_config()
@@ -43,9 +42,6 @@ def main() -> None:
     for name in group_choices:
       if flags.FLAGS[f"config.{name}"].present:
         raise UsageError(f"--config.{name} must not be set, because the sweep of {path} sets it")
-  for run in runs:
-    if has_run(folder / run.name) and (changes := describe_changes(folder / run.name, run.config)):
-      raise UsageError(f"{changes}; pass a new --workdir for a changed sweep")
   jobs = [sweep.make_job(run, folder) for run in runs]
   failed = run_all(jobs[shard_index::num_shards], _NUM_PARALLEL.value)
   text, report_paths = sweep.write_report(folder, runs)

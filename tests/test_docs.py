@@ -76,8 +76,7 @@ def run_command(command):
 @pytest.mark.exhaustive
 def test_blocks_of_experiments_run_in_order(tmp_path, monkeypatch):
   shutil.copytree(ROOT / "configs", tmp_path / "configs")
-  (tmp_path / "docs").mkdir()
-  shutil.copy(ROOT / "docs" / "custom_components.py", tmp_path / "docs")
+  shutil.copytree(ROOT / "examples", tmp_path / "examples")
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   run_command("python -m experiments.train --workdir=runs/toy_translation")  # as `make train`

@@ -27,6 +27,20 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
   return fields
 
 
+def is_custom(name: str) -> bool:
+  """Returns whether a config value names a custom component.
+
+  >>> is_custom("my_package.layers:gaussian"), is_custom("additive"), is_custom("my_file.py:gaussian")
+  (True, False, False)
+  """
+  return re.fullmatch(r"[\w.]+(?<!\.py):[\w.]+", name) is not None
+
+
+def split(value: str) -> list[str]:
+  """Returns the items of a list that is separated by commas."""
+  return [item.strip() for item in value.split(",") if item.strip()]
+
+
 def rule(name: str) -> Mapping[str, Any]:
   """Returns the rule of a field, the metadata that configs/base.py gives it."""
   *groups, last = name.split(".")
@@ -46,8 +60,8 @@ def is_allowed(name: str, value: Any) -> bool:
   if "is_fraction" in field:
     return 0 <= value < 1
   if "choices" in field:
-    return value in field["choices"] or (field["custom"] and ":" in value)  # as in plugins.is_plugin
-  return True
+    return value in field["choices"] or (field["custom"] and is_custom(value))
+  return not field.get("custom") or all(map(is_custom, split(value)))
 
 
 def allowed(name: str) -> str:
@@ -63,8 +77,8 @@ def allowed(name: str) -> str:
   if "is_fraction" in field:
     return "in [0, 1)"
   if "choices" not in field:
-    return ""
-  custom = ", or a custom component (package.module:Name or file.py:Name)" if field["custom"] else ""
+    return "a list of package.module:Name, separated by commas" if field else ""
+  custom = ", or a custom component (package.module:Name)" if field["custom"] else ""
   return f"one of {', '.join(field['choices'])}{custom}"
 
 

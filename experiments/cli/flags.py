@@ -20,7 +20,7 @@ import jax
 from absl import app, flags, logging
 
 from configs import base
-from experiments.cli import config_fields, plugins  # noqa: F401 (plugins defines --trust_workdir)
+from experiments.cli import components, config_fields
 from experiments.cli.errors import Preempted, UserError
 from experiments.cli.messages import escape_controls
 from experiments.cli.signals import exit_on_signals
@@ -91,7 +91,7 @@ def load_config(path: str) -> base.Config:
     or config_fields.flat(config).keys() != config_fields.flat(base.Config()).keys()
   ):
     raise UsageError(f"{path}: get_config must return a configs.base.Config, got {config!r}")
-  return config
+  return components.with_names(config)
 
 
 def run_function(path: str, name: str) -> Any:
@@ -107,7 +107,7 @@ def run_function(path: str, name: str) -> Any:
     problem = "expected a file, got a folder" if pathlib.Path(path).is_dir() else "no such file"
     raise UsageError(f"{path}: {problem}; --config must name {example}")
   try:
-    function = runpy.run_path(path).get(name)
+    function = runpy.run_path(path, run_name=components.module_name(path)).get(name)
     result = function() if function else None
   except (Exception, SystemExit) as error:  # a user's file may raise anything
     missing = re.search(r"has no attribute '(\w+)'", str(error))
@@ -122,8 +122,7 @@ def run_function(path: str, name: str) -> Any:
 def define_workdir(
   default: str | None, help_string: str = "folder of the run (required)"
 ) -> flags.FlagHolder:
-  """Defines --workdir, and lists --trust_workdir in the --help of the script."""
-  flags.declare_key_flag("trust_workdir")
+  """Defines --workdir."""
   return flags.DEFINE_string("workdir", default, help_string)
 
 

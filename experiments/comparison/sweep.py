@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from configs import base
-from experiments.cli import config_fields
+from experiments.cli import components, config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.io import write_text
 from experiments.comparison import compare
@@ -64,11 +64,13 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
     named = [name for name, values in group_choices.items() if not group or len(values) > 1]
     for values in itertools.product(*group_choices.values()):
       overrides = dict(zip(group_choices, values, strict=True))
-      run = Run(_run_name(group, {name: overrides[name] for name in named}), copy.deepcopy(config), group)
+      run_config = copy.deepcopy(config)
       for name, value in overrides.items():
-        config_fields.set_field(run.config, name, value)
-      validate(run.config)
-      runs.append(run)
+        config_fields.set_field(run_config, name, value)
+      run_config = components.with_names(run_config)
+      validate(run_config)
+      chosen = config_fields.flat(run_config)
+      runs.append(Run(_run_name(group, {name: chosen[name] for name in named}), run_config, group))
   names = [run.name for run in runs]
   if duplicates := sorted({name for name in names if names.count(name) > 1}):
     raise ConfigError(

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from configs import base
-from experiments.cli import plugins
+from experiments.cli import components, config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.messages import counted
 from experiments.data.task import Example
@@ -21,28 +21,26 @@ Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[PairScore]
 
 def load_custom_metrics(config: base.Evaluation) -> dict[str, Metric]:
   """Imports the custom metrics of a config. An exception in a metric becomes a ConfigError with its name."""
-  return {name.rpartition(":")[2]: _custom_metric(name) for name in metric_names(config)}
-
-
-def metric_names(config: base.Evaluation) -> list[str]:
-  """Returns the locations of the custom metrics of a config."""
-  return [name.strip() for name in config.custom_metrics.split(",") if name.strip()]
+  return {
+    name.rpartition(":")[2]: _custom_metric(name) for name in config_fields.split(config.custom_metrics)
+  }
 
 
 def _custom_metric(name: str) -> Metric:
-  metric = plugins.resolve("evaluation.custom_metrics", name)
+  field = "evaluation.custom_metrics"
+  metric = components.resolve(field, name)
 
   def checked_metric(*inputs: Any) -> float:
     try:
       value = metric(*inputs)
     except (Exception, SystemExit) as error:  # custom code may raise anything
-      raise ConfigError(f"config.evaluation.custom_metrics={name}: {plugins.format_error(error)}") from error
+      raise ConfigError(
+        f"config.evaluation.custom_metrics={name}: {components.format_error(error, name)}"
+      ) from error
     try:
       return float(value)
     except (TypeError, ValueError) as error:
-      raise ConfigError(
-        f"config.evaluation.custom_metrics={name} must return a number, got {value!r:.80}"
-      ) from error
+      raise ConfigError(f"config.{field}={name} must return a number, got {value!r:.80}") from error
 
   return checked_metric
 

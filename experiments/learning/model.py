@@ -7,8 +7,8 @@ from flax import linen as nn
 
 import attention
 from configs import base
-from experiments.cli import plugins
-from experiments.cli.config_fields import ConfigError
+from experiments.cli import components
+from experiments.cli.config_fields import ConfigError, is_custom
 from experiments.data.task import Task
 
 ENCODERS = ("recurrent", "transformer")
@@ -52,7 +52,7 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the decoder of a config."""
-  if plugins.is_plugin(config.decoder):
+  if is_custom(config.decoder):
     decoder = _make_custom("decoder", config.decoder, config, vocabulary_size)
     return _check_methods("decoder", config.decoder, decoder, _DECODER_METHODS, "attention.models.Decoder")
   if config.decoder == "transformer":
@@ -63,7 +63,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
       **_fields(config, (*_TRANSFORMER, "tied_embeddings")),
     )
   layer: Any = config.attention
-  if plugins.is_plugin(config.attention):
+  if is_custom(config.attention):
     module = _make_custom("attention", config.attention, config)
     layer = _check_methods(
       "attention", config.attention, module, _LAYER_METHODS, "attention.RecurrentDecoder"
@@ -82,7 +82,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
 
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder of a config."""
-  if plugins.is_plugin(config.encoder):
+  if is_custom(config.encoder):
     encoder = _make_custom("encoder", config.encoder, config, vocabulary_size)
     return _check_methods("encoder", config.encoder, encoder, ("__call__",), "attention.models.Seq2Seq")
   options: dict[str, Any] = {"num_layers": config.num_layers}
@@ -95,9 +95,9 @@ def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
 
 def _normalizer(config: base.Model) -> attention.Normalizer | None:
   """Returns the normalizer of the decoder's attention, or None for softmax."""
-  if not plugins.is_plugin(config.normalizer):
+  if not is_custom(config.normalizer):
     return NORMALIZERS[config.normalizer]
-  normalizer = plugins.build("model.normalizer", config.normalizer, config)
+  normalizer = components.build("model.normalizer", config.normalizer, config)
   if not isinstance(normalizer, attention.Normalizer):
     raise ConfigError(
       f"config.model.normalizer={config.normalizer} must return an attention.Normalizer, "
@@ -108,12 +108,12 @@ def _normalizer(config: base.Model) -> attention.Normalizer | None:
 
 def _make_custom(field: str, name: str, *arguments: Any) -> Any:
   """Calls the function of a custom component. Raises ConfigError if `name` is a module class."""
-  function = plugins.resolve(f"model.{field}", name)
+  function = components.resolve(f"model.{field}", name)
   if isinstance(function, type) and issubclass(function, nn.Module):
     raise ConfigError(
       f"config.model.{field}={name} must be a function that returns a Flax module, got a module class"
     )
-  return plugins.build(f"model.{field}", name, *arguments)
+  return components.build(f"model.{field}", name, *arguments)
 
 
 def _check_methods(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:

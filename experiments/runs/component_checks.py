@@ -13,7 +13,7 @@ from flax.linen.module import InterceptorContext
 import attention
 from attention.layers.stateful_attention import AttentionStep
 from configs import base
-from experiments.cli import plugins
+from experiments.cli import components
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import UserError
 from experiments.data.batches import Batch
@@ -22,7 +22,6 @@ from experiments.devices.sharding import local_rows, place_batch
 from experiments.evaluation.evaluate import evaluate, load_custom_metrics
 from experiments.inference.translator import make_translator
 from experiments.learning.step import TrainSpec, abstract_state, make_rngs, train_step
-from experiments.runs.run_config import custom_components
 
 # Sizes of the batch whose shapes are checked: sentences, source words, target words.
 _B, _S, _T = 2, 5, 3
@@ -58,7 +57,7 @@ _RESULTS: dict[tuple[str, str | None, str], tuple[type[tuple[Any, ...]], str, st
 
 def check_custom_components(config: base.Config, task: Task, spec: TrainSpec) -> None:
   """Raises ConfigError if custom components cannot be trained, evaluated or compiled."""
-  names = ", ".join(f"config.{name}={value}" for name, value in custom_components(config).items())
+  custom = components.custom_components(config)
   try:
     batch = task.training_batch(0)
     if not isinstance(batch, Batch):
@@ -84,7 +83,9 @@ def check_custom_components(config: base.Config, task: Task, spec: TrainSpec) ->
   except UserError:
     raise
   except (Exception, SystemExit) as error:  # custom code may raise anything
-    raise ConfigError(f"{names}: {plugins.format_error(error)}") from error
+    fields = ", ".join(f"config.{field}={name}" for field, name in custom)
+    text = components.format_error(error, *(name for _, name in custom))
+    raise ConfigError(f"{fields}: {text}") from error
 
 
 def _examples(task: Task, split: str) -> list[Example]:

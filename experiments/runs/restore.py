@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import pathlib
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from experiments.learning.model import make_task_model
 from experiments.learning.step import TrainSpec, TrainState, abstract_state, eval_params, make_train_spec
 from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.run_config import check_trusted, describe_changes, read_config, read_languages
+from experiments.runs.run_config import read_config, read_languages
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
 
@@ -63,12 +62,9 @@ def load(
   """
   folder = pathlib.Path(folder)
   config = read_config(folder)
-  if changes := describe_changes(folder, config):
-    print(changes, file=sys.stderr, flush=True)
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   overrides = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **overrides))
-  check_trusted(folder, config)
   validate(config)
   task, spec, params = _restore(config, folder)
   return make_translator(config, task, spec.model, params, decode_options)
@@ -169,7 +165,6 @@ def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str
 def _matching_params(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array | None]:
   """Returns for each path of `params` the parameter of a run with the same name and shape, or None."""
   config = read_config(folder)
-  check_trusted(folder, config)
   task, _, run_params = _restore(config, folder)
   sizes = {len(language.vocabulary) for language in (task.source, task.target)}
   by_path = dict(jax.tree_util.tree_leaves_with_path(run_params))
@@ -229,7 +224,6 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
     CheckpointError: if a checkpoint of `steps` does not exist, or cannot be read.
   """
   config = read_config(folder)
-  check_trusted(folder, config)
   _, spec = _make_task_and_spec(config, folder)
   with open_checkpoints(config, folder) as checkpoints:
     best, last = checkpoints.best_step(), checkpoints.latest_step()

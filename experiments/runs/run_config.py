@@ -5,11 +5,10 @@ import pathlib
 import sys
 
 from configs import base
-from experiments.cli import config_fields, plugins
+from experiments.cli import components, config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.data.task import SIDES, Languages
 from experiments.data.text_processor import TextProcessor
-from experiments.evaluation.evaluate import metric_names
 from experiments.runs import provenance, workdir
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
@@ -22,64 +21,33 @@ def read_config(folder: pathlib.Path) -> base.Config:
   """Reads the config of a run. Custom components are not imported.
 
   Raises:
-    WorkdirError: if the folder has no run, or its config is invalid in this version.
+    WorkdirError: if the folder has no run, its config is invalid in this version, or Python would look for a
+      custom component in the folder.
   """
   values, path = workdir.read_config(folder), folder / "config.json"
   try:
     config = config_fields.from_dict(base.Config, values)
     validate(config, imports=False)
-    return config
   except ConfigError as error:
     raise WorkdirError(f"{path}: {error}") from error
   except (ValueError, OverflowError) as error:
     raise WorkdirError(f"{path}: invalid config for this version: {error}") from error
+  check_not_imported_from(folder, config)
+  return config
 
 
-def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
-  """Checks that the custom components of a run may be imported, and prints their files.
+def check_not_imported_from(folder: pathlib.Path, config: base.Config) -> None:
+  """Raises WorkdirError if Python would look for a custom component in the folder of a run.
 
-  Raises:
-    WorkdirError: if a file is not below the current folder, or is in the folder of the run, and
-      --trust_workdir is not set.
+  A run may come from others, so nothing in its folder is ever imported.
   """
-  for field, name in custom_components(config).items():
-    paths: list[pathlib.Path | None] = [*plugins.imported_files(name)] or [None]
-    for path in paths:
-      if not plugins.is_trusted(path, folder):
-        raise WorkdirError(
-          f"{folder}: config.{field}={name} must be in a file below the current folder and outside the "
-          f"folder of the run, got {path or 'none'}; pass --trust_workdir to import it"
-        )
-    print(f"{folder}: importing {', '.join(map(str, paths))} (config.{field})", file=sys.stderr, flush=True)
-
-
-def describe_changes(folder: pathlib.Path, config: base.Config) -> str:
-  """Returns a warning about files of `training_components` that changed since the run began, or ""."""
-  # Missing files are reported when the component is imported.
-  files = plugins.defining_files(training_components(config))
-  files = {field: path for field, path in files.items() if pathlib.Path(path).exists()}
-  launch, digests = provenance.first_launch(folder), provenance.digests(files)
-  changed = {
-    files[field]: None for field in digests if launch and digests[field] != launch["data"].get(field)
-  }
-  return f"{', '.join(changed)}: changed since {folder} was trained" if changed else ""
-
-
-def custom_components(config: base.Config) -> dict[str, str]:
-  """Returns the custom components of a config, by field."""
-  values = config_fields.flat(config)
-  fields = "data.task", "model.encoder", "model.decoder", "model.attention", "model.normalizer"
-  components = {name: values[name] for name in fields}
-  for i, name in enumerate(metric_names(config.evaluation)):
-    components[f"evaluation.custom_metrics[{i}]"] = name
-  return {name: value for name, value in components.items() if plugins.is_plugin(value)}
-
-
-def training_components(config: base.Config) -> dict[str, str]:
-  """Returns the custom components that affect training, which are all except metrics."""
-  return {
-    field: name for field, name in custom_components(config).items() if not field.startswith("evaluation.")
-  }
+  for field, name in components.custom_components(config):
+    module = name.partition(":")[0].replace(".", "/")
+    places = [pathlib.Path(entry, module + suffix) for entry in sys.path for suffix in ("", ".py")]
+    if any(place.resolve().is_relative_to(folder.resolve()) for place in places):
+      raise WorkdirError(
+        f"{folder}: config.{field}={name} must be outside this folder, from which nothing is imported"
+      )
 
 
 def data_files(config: base.Config, *splits: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from configs import base
-from experiments.cli import plugins
+from experiments.cli import components
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.messages import counted
 from experiments.data.parallel_text import ParallelText
@@ -26,13 +26,12 @@ from experiments.runs import provenance, workdir
 from experiments.runs.component_checks import check_custom_components
 from experiments.runs.restore import check_warm_start
 from experiments.runs.run_config import (
+  check_not_imported_from,
   check_same_config,
-  custom_components,
   data_files,
   inherited_languages,
   read_config,
   read_languages,
-  training_components,
   write_run,
 )
 from experiments.runs.validation import validate
@@ -52,7 +51,8 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
         raise ConfigError(f"config.init_from must be a different run, got --workdir={folder}")
       check_same_config(folder, config)
       workdir.check_complete(folder)
-      files = data_files(config) | plugins.defining_files(training_components(config))
+      check_not_imported_from(folder, config)
+      files = data_files(config)
       data = provenance.digests(files)
       provenance.check_same_data(folder, files)
       launch = provenance.describe_launch(data)
@@ -82,7 +82,7 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
 
 def _check_data(config: base.Config, folder: pathlib.Path, task: Task, spec: TrainSpec) -> None:
   """Checks custom components, `config.init_from`, and that each split has data."""
-  if custom_components(config):
+  if components.custom_components(config):
     check_custom_components(config, task, spec)
   if config.init_from and not workdir.has_run(folder):
     check_warm_start(config, spec)

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterator
 
 from configs import base
-from experiments.cli import config_fields, plugins
-from experiments.cli.config_fields import ConfigError
+from experiments.cli import config_fields
+from experiments.cli.config_fields import ConfigError, is_custom
 from experiments.data import tasks
 from experiments.data.scan import scan_grammar
-from experiments.evaluation.evaluate import METRICS, metric_names
+from experiments.evaluation.evaluate import METRICS
 
 
 def validate(config: base.Config, *, imports: bool = True) -> None:
@@ -50,7 +50,7 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
     allowed = "the path of a file with one source TAB target per line"
     yield "data.train_file", bool(data.train_file), allowed
     yield "data.validation_file", bool(data.validation_file), allowed
-  if plugins.is_plugin(data.task) and not imports:
+  if is_custom(data.task) and not imports:
     return
   task = tasks.task_class(data)
   all_fields = [field.name for field in dataclasses.fields(defaults)]
@@ -80,14 +80,14 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
     yield "model.features", is_even, "an even multiple of config.model.num_heads for rotary positions"
   if model.attention == "multi_head":
     yield "model.qk_features", model.qk_features % model.num_heads == 0, multiple_of_heads
-  if plugins.is_plugin(model.normalizer):
-    is_used = _has_normalizer(model) and not plugins.is_plugin(model.attention)
+  if is_custom(model.normalizer):
+    is_used = _has_normalizer(model) and not is_custom(model.attention)
     yield "model.normalizer", is_used, "softmax, because a custom one has no effect on this model"
 
 
 def _check_used(model: base.Model) -> None:
   """Raises ConfigError if a field that the model does not use has a value other than the default."""
-  if any(map(plugins.is_plugin, (model.encoder, model.decoder, model.attention))):
+  if any(map(is_custom, (model.encoder, model.decoder, model.attention))):
     return  # custom components may use any field
   is_transformer = "transformer" in (model.encoder, model.decoder)
   is_recurrent = model.decoder == "recurrent"
@@ -132,12 +132,7 @@ def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
   for name in ("alignment_loss_weight", "coverage_loss_weight"):
     is_allowed = not getattr(train, name) or config.model.attention != "none"
     yield f"train.{name}", is_allowed, "0 without attention"
-  names = metric_names(config.evaluation)
-  yield (
-    "evaluation.custom_metrics",
-    all(map(plugins.is_plugin, names)),
-    "a list of package.module:Name or file.py:Name, separated by commas",
-  )
+  names = config_fields.split(config.evaluation.custom_metrics)
   all_names = [*METRICS, *(name.rpartition(":")[2] for name in names)]
   allowed = f"distinct after the colon, and none of {', '.join(METRICS)}"
   yield "evaluation.custom_metrics", len({*all_names}) == len(all_names), allowed

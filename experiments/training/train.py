@@ -8,6 +8,7 @@ import grain
 import jax
 
 from configs import base
+from experiments.cli import components
 from experiments.cli.errors import Preempted
 from experiments.cli.messages import counted
 from experiments.cli.signals import stop_requests
@@ -63,6 +64,7 @@ def train(
     TrainingDiverged: if the loss or a parameter is not finite.
     Preempted: after Ctrl-C or SIGTERM. The same call resumes training.
   """
+  config = components.with_names(config)
   with (
     open_run(config, folder, fsdp_size) as (task, spec),
     open_checkpoints(config, folder, read_only=False) as checkpoints,

@@ -8,6 +8,19 @@ from experiments.runs import restore, run_setup
 from experiments.training import train as loop
 
 
+@pytest.fixture
+def write_module(tmp_path, monkeypatch):
+  """Returns a function that writes a module that tests and scripts can import, and returns its name."""
+  monkeypatch.syspath_prepend(tmp_path)
+
+  def write(text):
+    name = f"module_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(text, "utf-8")
+    return name
+
+  return write
+
+
 @pytest.fixture(scope="module")
 def fast():
   """Trains on one device, with steps that are compiled once."""

@@ -62,28 +62,6 @@ def test_interrupted_sweeps_give_equal_results(tmp_path):
   assert json.loads(launches[0])["command"][1:3] == ["-m", "experiments.train"]
 
 
-COMPONENT = """
-from attention import DotProductAttention
-def mine(config):
-  return DotProductAttention(features=config.features)
-"""
-
-
-@pytest.mark.exhaustive
-def test_changed_components_need_new_workdir(tmp_path):
-  path, component = tmp_path / "mine.py", tmp_path / "component.py"
-  component.write_text(COMPONENT, "utf-8")
-  choices = f'{{"model.attention": ["{component}:mine"], "train.num_train_steps": [20]}}'
-  path.write_text(FILE.replace('{"train.learning_rate": [0.01, 0.001], "seed": [0]}', choices), "utf-8")
-  flags = f"--config={path}", f"--workdir={tmp_path / 'runs'}"
-  finished = scripts.run("sweep", *flags)
-  assert finished.code == 0, finished.errors
-  component.write_text(COMPONENT.replace("features)", "features, scale=1.0)"), "utf-8")
-  finished = scripts.run("sweep", *flags)
-  assert finished.code == 2
-  assert "component.py: changed since" in finished.errors and "pass a new --workdir" in finished.errors
-
-
 def test_user_errors_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")

@@ -84,7 +84,7 @@ def test_invalid_types_name_the_flag(tmp_path, flag, line):
     (
       "--config.model.encoder=lstm",
       "config.model.encoder must be one of recurrent, transformer, or a custom component "
-      "(package.module:Name or file.py:Name), got 'lstm'",
+      "(package.module:Name), got 'lstm'",
     ),
   ],
 )
@@ -145,7 +145,7 @@ def test_misspelled_fields_suggest_a_field(tmp_path):
   [
     ("model.features", "64.0", "an integer"),
     ("train.learning_rate", "[]", "a number"),
-    ("data.task", "3", "a string"),
+    ("data.train_file", "3", "a string"),
     ("data.lowercase", "'maybe'", "true or false"),
   ],
 )

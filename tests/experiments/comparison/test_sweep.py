@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from configs import base
+from examples.custom_components import gaussian
 from experiments.cli import config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.comparison import sweep
@@ -37,8 +38,10 @@ def test_each_combination_is_a_run():
 
 def test_run_names_are_unambiguous():
   sizes = {"train.batch_size": [8], "evaluation.batch_size": [4]}
-  (run,) = sweep.make_runs(base.Config(), sizes | {"model.attention": ["docs/custom_components.py:gaussian"]})
-  assert run.name == "train.batch_size=8_evaluation.batch_size=4_attention=docs-custom_components.py-gaussian"
+  (run,) = sweep.make_runs(base.Config(), sizes | {"model.attention": [gaussian]})
+  assert (
+    run.name == "train.batch_size=8_evaluation.batch_size=4_attention=examples.custom_components-gaussian"
+  )
 
 
 def test_run_names_include_the_group():

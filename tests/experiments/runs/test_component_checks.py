@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import pytest
-from helpers import scripts
 
 from configs import base
 from experiments.cli.config_fields import ConfigError
@@ -15,12 +14,12 @@ from experiments.learning.model import make_task_model
 from experiments.learning.step import make_train_spec
 from experiments.runs.component_checks import check_custom_components
 
-FILE = str(scripts.ROOT / "docs" / "custom_components.py")
+MODULE = "examples.custom_components"
 IMPORTS = """
 import dataclasses
 import attention, jax.numpy as jnp
 from flax import linen as nn
-from docs.custom_components import *
+from examples.custom_components import *
 """
 ENCODER = """
 class Mine(BagOfWords):
@@ -66,7 +65,7 @@ def as_users_run():
 def _check(**components):
   """Checks a small config with custom components."""
   config = base.Config(
-    data=base.Data(task=components.get("task", f"{FILE}:Reversal"), num_buckets=1),
+    data=base.Data(task=components.get("task", f"{MODULE}:Reversal"), num_buckets=1),
     model=dataclasses.replace(
       base.Model(features=4, embed_dim=3),
       **{name: components[name] for name in components if name in ("encoder", "decoder", "attention")},
@@ -107,11 +106,11 @@ def _check(**components):
     ("task", TASK.format("examples = print"), "examples('test', 2) must return a list of Example, got None"),
   ],
 )
-def test_wrong_results_are_named(tmp_path, field, text, message):
-  (tmp_path / "mine.py").write_text(IMPORTS + text, "utf-8")
+def test_wrong_results_are_named(write_module, field, text, message):
+  name = f"{write_module(IMPORTS + text)}:part"
   with pytest.raises(ConfigError) as caught:
-    _check(**{field: f"{tmp_path}/mine.py:part"})
-  assert message in str(caught.value) and f"{field}={tmp_path}/mine.py:part" in str(caught.value)
+    _check(**{field: name})
+  assert message in str(caught.value) and f"{field}={name}" in str(caught.value)
   assert "\n" not in str(caught.value)
 
 
@@ -119,9 +118,8 @@ def test_wrong_results_are_named(tmp_path, field, text, message):
   ("result", "message"),
   [("None", "must return a number, got None"), ("[1.0]", "got [1.0]"), ("sys.exit()", "part: SystemExit (")],
 )
-def test_wrong_metrics_are_named(tmp_path, result, message):
-  (tmp_path / "mine.py").write_text(f"import sys\ndef part(*_):\n  return {result}\n", "utf-8")
-  name = f"{tmp_path}/mine.py:part"
+def test_wrong_metrics_are_named(write_module, result, message):
+  name = write_module(f"import sys\ndef part(*_):\n  return {result}\n") + ":part"
   metric = load_custom_metrics(base.Evaluation(custom_metrics=name))["part"]
   with pytest.raises(ConfigError) as caught:
     metric([], [], [])
@@ -136,12 +134,14 @@ BATCH_ENCODER = ENCODER.format("encoded._replace(memory=encoded.memory - encoded
 
 
 @pytest.mark.parametrize(("field", "text"), [("attention", BATCH_SCORE), ("encoder", BATCH_ENCODER)])
-def test_dependence_on_the_batch_is_an_error(tmp_path, field, text):
-  (tmp_path / "mine.py").write_text(IMPORTS + text, "utf-8")
+def test_dependence_on_the_batch_is_an_error(write_module, field, text):
+  name = f"{write_module(IMPORTS + text)}:part"
   with pytest.raises(ConfigError, match=r"logits must not depend on other sentences of the batch, got a"):
-    _check(**{field: f"{tmp_path}/mine.py:part"})
+    _check(**{field: name})
 
 
 def test_documented_components_pass():
-  _check(encoder=f"{FILE}:bag_of_words", attention=f"{FILE}:gaussian", custom_metrics=f"{FILE}:length_ratio")
-  _check(decoder=f"{FILE}:feedback_decoder")
+  _check(
+    encoder=f"{MODULE}:bag_of_words", attention=f"{MODULE}:gaussian", custom_metrics=f"{MODULE}:length_ratio"
+  )
+  _check(decoder=f"{MODULE}:feedback_decoder")

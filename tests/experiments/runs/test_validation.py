@@ -21,7 +21,7 @@ from experiments.evaluation.metrics import HIGHER_IS_BETTER
 from experiments.learning import model
 from experiments.runs.validation import validate
 
-CUSTOM = ", or a custom component (package.module:Name or file.py:Name)"
+CUSTOM = ", or a custom component (package.module:Name)"
 ENCODERS = "one of recurrent, transformer" + CUSTOM
 DECODERS = "one of recurrent, transformer" + CUSTOM
 ATTENTION_TYPES = (

@@ -3,13 +3,13 @@ r"""Examples of custom components: a metric, task, attention, normalizer, encode
 The components are independent. Copy the one that you need.
 
     python -m experiments.train --workdir=runs/custom --config.train.num_train_steps=300 \
-        --config.data.task=docs/custom_components.py:Reversal \
-        --config.model.attention=docs/custom_components.py:gaussian \
-        --config.model.encoder=docs/custom_components.py:bag_of_words \
-        --config.evaluation.custom_metrics=docs/custom_components.py:length_ratio
+        --config.data.task=examples.custom_components:Reversal \
+        --config.model.attention=examples.custom_components:gaussian \
+        --config.model.encoder=examples.custom_components:bag_of_words \
+        --config.evaluation.custom_metrics=examples.custom_components:length_ratio
 
-A custom decoder replaces the attention: --config.model.decoder=docs/custom_components.py:feedback_decoder. A
-custom normalizer applies to a built-in attention: --config.model.normalizer=docs/custom_components.py:linear
+A custom decoder replaces the attention: --config.model.decoder=examples.custom_components:feedback_decoder. A
+custom normalizer applies to a built-in attention: --config.model.normalizer=examples.custom_components:linear
 """
 
 import dataclasses
