@@ -407,11 +407,11 @@ def test_modules_in_the_folder_of_a_run_are_not_imported(tmp_path, monkeypatch, 
   (tmp_path / "theirs.py").symlink_to(folder / "theirs.py")
   monkeypatch.syspath_prepend(tmp_path)
   _write_run(folder, f"{name}:Name")
-  message = (
-    f"config.data.task={name}:Name must be outside this folder, from which nothing is imported"
-  )
+  message = f"config.data.task={name}:Name must be outside this folder, from which nothing is imported"
   with pytest.raises(WorkdirError, match=message):
     load(folder)
+  for path in folder.glob("*.json"):
+    path.unlink()
   config = base.Config(model=base.Model(attention=f"{name}:Name"))
   with pytest.raises(WorkdirError, match=r"config\.model\.attention"):
     train(config, folder)
