@@ -17,9 +17,9 @@ from experiments.data.parallel_corpus import read_pairs
 from experiments.data.task import make_example
 from experiments.evaluation import reporting
 from experiments.evaluation.evaluate import evaluate, load_custom_metrics
-from experiments.runs import decoding_flags, provenance
+from experiments.runs import decoding_flags
+from experiments.runs.record import check_same_data, read_config
 from experiments.runs.restore import load
-from experiments.runs.run_config import data_files, read_config
 from experiments.runs.validation import validate
 from experiments.runs.workdir import write_json
 
@@ -53,7 +53,7 @@ def main() -> None:
   if _DATA.value is None and flags.FLAGS["alignment_tokens"].present:
     raise cli.UsageError("--alignment_tokens needs --data")
   if _DATA.value is None:
-    provenance.check_same_data(folder, data_files(config, "validation", "test"))
+    check_same_data(folder, "validation", "test")
   translator = load(folder, checkpoint=_CHECKPOINT.value, decode_options=decode_options)
   decoding_flags.check_decode_flags(_DECODE_FLAGS, translator.decode_options.beam_size)
   num_examples = config.evaluation.num_eval_examples if _NUM_EXAMPLES.value is None else _NUM_EXAMPLES.value

@@ -27,8 +27,8 @@ from experiments.explorer.live import live_model, unsupported_reason
 from experiments.explorer.recorded import recorded_model, weights_file
 from experiments.inference.translator import Translator
 from experiments.runs import load
+from experiments.runs.record import read_config
 from experiments.runs.restore import kept_params
-from experiments.runs.run_config import read_config
 
 _WORKDIR = cli.define_workdir(
   None, "folder of the run, or folders to compare, separated by commas (required without --weights)"

@@ -13,9 +13,9 @@ from sacrebleu.metrics.base import Metric
 from configs import base
 from experiments.cli import config_fields, tables
 from experiments.cli.messages import shorten
-from experiments.runs import provenance, workdir
+from experiments.runs import workdir
+from experiments.runs.record import check_same_data, read_config, read_record
 from experiments.runs.restore import load
-from experiments.runs.run_config import data_files, read_config
 from experiments.runs.workdir import WorkdirError
 
 # With fewer sentences, p-values are unreliable.
@@ -152,8 +152,8 @@ def different_data_warning(folders: Sequence[pathlib.Path], split: str) -> str:
 
 def _value_or_digest(folder: pathlib.Path, name: str) -> Any:
   """Returns a config field of a run, or None. A file has its checksum as value, since it may have moved."""
-  launch = provenance.first_launch(folder) or {"data": {}}
-  return launch["data"].get(name, config_fields.flat(read_config(folder)).get(name))
+  record = read_record(folder)
+  return record.data.get(name, config_fields.flat(record.config).get(name))
 
 
 def table(groups: Groups, split: str) -> str:
@@ -226,8 +226,7 @@ def translate_split(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[s
   systems: dict[str, list[str]] = {}
   references: list[str] = []
   for folder in folders:
-    config = read_config(folder)
-    provenance.check_same_data(folder, data_files(config, "validation", "test"))
+    config = check_same_data(folder, "validation", "test")
     translator = load(folder)
     examples = translator.task.examples(split, config.evaluation.num_eval_examples)
     run_references = [example.target_text for example in examples]

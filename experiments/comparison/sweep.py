@@ -20,7 +20,7 @@ from experiments.cli.io import write_text
 from experiments.comparison import compare
 from experiments.figures import figures, run_figures
 from experiments.runs.job_runner import Job
-from experiments.runs.run_config import check_same_config, read_config
+from experiments.runs.record import check_same, file_digests, read_config
 from experiments.runs.validation import validate
 from experiments.runs.workdir import has_run, is_locked
 
@@ -125,7 +125,7 @@ def make_job(run: Run, folder: pathlib.Path) -> Job:
     WorkdirError: if the run's folder has a run with a different config.
   """
   workdir = folder / run.name
-  check_same_config(workdir, run.config)
+  check_same(workdir, run.config, file_digests(run.config))
   return Job(
     run.name,
     [

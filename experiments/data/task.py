@@ -90,6 +90,6 @@ def make_example(pair: SentencePair, source: TextProcessor, target: TextProcesso
   )
 
 
-def vocabulary_words(task: Task) -> list[tuple[str, ...]]:
-  """Returns the words of both vocabularies."""
-  return [language.vocabulary.words for language in (task.source, task.target)]
+def vocabulary_words(*languages: TextProcessor) -> list[tuple[str, ...]]:
+  """Returns the words of the vocabularies of languages."""
+  return [language.vocabulary.words for language in languages]

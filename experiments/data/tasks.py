@@ -5,7 +5,7 @@ from experiments.cli import components
 from experiments.cli.config_fields import ConfigError, is_custom
 from experiments.data.parallel_text import ParallelText
 from experiments.data.scan.scan import Scan
-from experiments.data.task import Languages, Task
+from experiments.data.task import Languages, Task, vocabulary_words
 from experiments.data.text_processor import TextProcessor
 from experiments.data.toy.toy_translation import ToyTranslation
 
@@ -46,6 +46,10 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
     if not is_valid:
       value = getattr(task, name)
       raise ConfigError(f"config.data.task={config.data.task}: {name} must be {allowed}, got {value!r:.80}")
+  if languages and vocabulary_words(task.source, task.target) != vocabulary_words(*languages):
+    raise ConfigError(
+      f"config.data.task={config.data.task}: source and target must be the languages of the run, got others"
+    )
   return task
 
 

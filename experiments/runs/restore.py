@@ -13,16 +13,15 @@ import numpy as np
 import attention
 from configs import base
 from experiments.cli.config_fields import ConfigError
-from experiments.data.task import Task, vocabulary_words
+from experiments.data.task import SIDES, Task
 from experiments.data.tasks import make_task
 from experiments.devices.sharding import fetch_local, make_mesh
 from experiments.evaluation.metrics import HIGHER_IS_BETTER
 from experiments.inference.translator import Translator, make_translator
 from experiments.learning.model import make_task_model
 from experiments.learning.step import TrainSpec, TrainState, abstract_state, eval_params, make_train_spec
-from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.run_config import read_config, read_languages
+from experiments.runs.record import Record, read_config, read_languages, read_record
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
 
@@ -61,12 +60,13 @@ def load(
     ConfigError: if an argument is invalid.
   """
   folder = pathlib.Path(folder)
-  config = read_config(folder)
+  record = read_record(folder)
+  config = record.config
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   overrides = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **overrides))
   validate(config)
-  task, spec, params = _restore(config, folder)
+  task, spec, params = _restore(record._replace(config=config), folder)
   return make_translator(config, task, spec.model, params, decode_options)
 
 
@@ -99,7 +99,7 @@ def load_ensemble(
   }
   first, *rest = members = [load(folder, **options) for folder in folders]
   for folder, member in zip(folders[1:], rest, strict=True):
-    if vocabulary_words(member.task) != vocabulary_words(first.task):
+    if any(getattr(member.task, side).vocabulary != getattr(first.task, side).vocabulary for side in SIDES):
       raise WorkdirError(
         "runs of an ensemble must have the same vocabularies, "
         f"got different ones in {folders[0]} and {folder}"
@@ -164,8 +164,7 @@ def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str
 
 def _matching_params(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array | None]:
   """Returns for each path of `params` the parameter of a run with the same name and shape, or None."""
-  config = read_config(folder)
-  task, _, run_params = _restore(config, folder)
+  task, _, run_params = _restore(read_record(folder), folder)
   sizes = {len(language.vocabulary) for language in (task.source, task.target)}
   by_path = dict(jax.tree_util.tree_leaves_with_path(run_params))
   matches = {
@@ -196,19 +195,19 @@ def _filled(leaf: jax.Array, array: jax.Array) -> jax.Array:
   return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
 
 
-def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec, Any]:
+def _restore(record: Record, folder: pathlib.Path) -> tuple[Task, TrainSpec, Any]:
   """Returns the task, the training spec and the parameters for evaluation of a run."""
-  task, spec = _make_task_and_spec(config, folder)
-  with open_checkpoints(config, folder) as checkpoints:
+  task, spec = _make_task_and_spec(record, folder)
+  with open_checkpoints(record.config, folder) as checkpoints:
     if checkpoints.latest_step() is None:
       raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
-    return task, spec, select_params(config, checkpoints, spec)
+    return task, spec, select_params(record.config, checkpoints, spec)
 
 
-def _make_task_and_spec(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
+def _make_task_and_spec(record: Record, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
   """Returns the task of a run, with the vocabularies of the run, and its training spec."""
-  task = make_task(config, read_languages(folder, config.data))
-  provenance.check_same_vocabularies(folder, vocabulary_words(task))
+  config = record.config
+  task = make_task(config, read_languages(folder, record))
   return task, make_train_spec(config, make_task_model(config, task), make_mesh())
 
 
@@ -223,8 +222,9 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
     WorkdirError: if there is no checkpoint, or one of `steps` is damaged.
     CheckpointError: if a checkpoint of `steps` does not exist, or cannot be read.
   """
-  config = read_config(folder)
-  _, spec = _make_task_and_spec(config, folder)
+  record = read_record(folder)
+  config = record.config
+  _, spec = _make_task_and_spec(record, folder)
   with open_checkpoints(config, folder) as checkpoints:
     best, last = checkpoints.best_step(), checkpoints.latest_step()
     if best is None or last is None:

@@ -2,8 +2,9 @@
 
 vocabulary.source.txt   source words, one per line; vocabulary.target.txt has the target words
 subwords.source.model   subword model of the source, if there is one; subwords.target.model of the target
-config.json             config; written after the vocabularies, so a folder with a config is complete
-launches.jsonl          one line per start: command, versions, devices, checksums of data and vocabularies
+run.json                config, and checksums of data and vocabularies; written after the vocabularies, so a
+                        folder with it is complete
+launches.jsonl          one line per start: command, commit, versions and devices; for people only
 .lock                   held by the training process
 checkpoints/            newest and best training states
 damaged/                damaged checkpoints
@@ -38,7 +39,12 @@ class WorkdirError(UserError):
 
 def has_run(folder: pathlib.Path) -> bool:
   """Returns whether a folder has a run."""
-  return (folder / "config.json").exists()
+  return record_path(folder).exists()
+
+
+def record_path(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the path of the record of a run, which marks a folder as a run."""
+  return folder / "run.json"
 
 
 @contextlib.contextmanager
@@ -70,46 +76,19 @@ def is_locked(folder: pathlib.Path) -> bool:
     return True
 
 
-def read_config(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the config of a run as a dict.
-
-  Raises:
-    WorkdirError: if the folder has no run, or its config is not JSON.
-  """
-  path = folder / "config.json"
-  if not path.is_file():
-    names = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
-    hint = f"its subfolders with runs: {', '.join(names)}" if names else f"train with --workdir={folder}"
-    raise WorkdirError(f"{folder}: no run here (config.json is missing); {hint}")
-  try:
-    return json.loads(path.read_text("utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise WorkdirError(f"{path}: invalid config for this version: {error}") from error
-
-
-def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
-  """Writes the config. It must be the last file of a new run, because it marks the folder as a run."""
-  write_json(folder / "config.json", config)
-
-
-def check_no_leftovers(folder: pathlib.Path) -> None:
-  """Raises WorkdirError if a folder without a run has files of one."""
-  leftovers = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
-  if leftovers:
-    raise WorkdirError(f"{folder}: config.json is missing but {leftovers[0]} exists; pass another --workdir")
-
-
 def check_complete(folder: pathlib.Path) -> None:
-  """Raises WorkdirError if a run has files that are written later, but not those that are written earlier."""
-  # The checkpoint of step 0 of a warm start is written before all other files.
-  has_checkpoints = any((folder / "checkpoints").glob("[1-9]*"))
-  if (folder / "results.json").exists() and not has_checkpoints:
-    raise WorkdirError(
-      f"{folder}: checkpoints are missing but results.json exists; pass another --workdir, or move "
-      "results.json away to train from scratch"
-    )
-  if has_checkpoints and not (folder / "metrics.jsonl").exists():
-    raise WorkdirError(f"{folder}: metrics.jsonl is missing but checkpoints exist")
+  """Raises WorkdirError if a folder lacks a file that a run writes before a file that the folder has."""
+  # The checkpoint of step 0 of a warm start is written before metrics.jsonl.
+  order = (
+    ("run.json", "checkpoints"),
+    ("run.json", "metrics.jsonl"),
+    ("metrics.jsonl", "checkpoints/[1-9]*"),
+    ("checkpoints/[1-9]*", "results.json"),
+  )
+  for earlier, later in order:
+    if any(folder.glob(later)) and not any(folder.glob(earlier)):
+      names = [name.removesuffix("/[1-9]*") for name in (earlier, later)]
+      raise WorkdirError(f"{folder}: {names[0]} is missing but {names[1]} exists; pass another --workdir")
 
 
 def read_results(folder: pathlib.Path) -> dict[str, dict[str, float]]:

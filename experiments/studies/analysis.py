@@ -19,7 +19,7 @@ from experiments.comparison.sweep import Run, csv_text, is_done, make_runs
 from experiments.figures import png
 from experiments.inference.translator import Translator
 from experiments.runs import load
-from experiments.runs.run_config import check_same_config
+from experiments.runs.record import check_same
 
 Row = Mapping[str, Any]
 
@@ -131,7 +131,7 @@ def collect_rows(
   varied_fields = differing_fields([run.config for run in runs])
   stored_rows = {row["config"]: row for row in stored if row.get("config") is not None}
   for run in runs:
-    check_same_config(folder / run.name, run.config)
+    check_same(folder / run.name, run.config)
   rows: list[Row] = []
   for run in runs:
     config = config_fields.flat(run.config)

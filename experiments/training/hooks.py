@@ -5,6 +5,7 @@ import pathlib
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from configs import base
 from experiments.cli.errors import TrainingDiverged
@@ -13,13 +14,13 @@ from experiments.data.task import Example, Task
 from experiments.devices.multihost import broadcast_primary, is_primary, print_primary
 from experiments.devices.sharding import fetch_local, replicated
 from experiments.evaluation.evaluate import evaluate, load_custom_metrics, summary
+from experiments.evaluation.metrics import HIGHER_IS_BETTER
 from experiments.inference.translator import make_translator
 from experiments.learning.optimizer import learning_rate
 from experiments.learning.step import TrainSpec, TrainState, eval_params, is_finite, zero_sums
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.progress import Progress
-from experiments.runs.run_setup import validations_since_best
 
 # A validation loss above the training loss by this much, per token, is a sign of overfitting.
 _MAX_LOSS_DIFFERENCE = 0.5
@@ -70,14 +71,18 @@ def validate(run: Run, step: int, state: TrainState) -> float:
 
 def should_stop_early(run: Run) -> bool:
   """Returns whether the metric has not improved in the last `early_stopping_patience` validations."""
-  config, folder, task = run.config, run.folder, run.task
-  metric, patience = config.train.best_metric, config.train.early_stopping_patience
+  metric, patience = run.config.train.best_metric, run.config.train.early_stopping_patience
   if not patience:
     return False
-  since_best = int(broadcast_primary(validations_since_best(config, folder, task) if is_primary() else 0))
+  name = f"{run.task.validation_split}/{metric}"
+  records = workdir.read_metrics(run.folder) if is_primary() else []
+  scores = [
+    record[name] if HIGHER_IS_BETTER[metric] else -record[name] for record in records if name in record
+  ]
+  since_best = int(broadcast_primary(len(scores) - 1 - int(np.argmax(scores)) if scores else 0))
   if since_best >= patience:
     print_primary(
-      f"early stopping: {task.validation_split}/{metric} has not improved for "
+      f"early stopping: {name} has not improved for "
       f"{counted(since_best, 'validation')}; to train longer, set a larger "
       "--config.train.early_stopping_patience"
     )

@@ -1,6 +1,5 @@
 """Tests of experiments/compare.py and experiments/comparison/compare.py."""
 
-import dataclasses
 import json
 import math
 
@@ -12,6 +11,7 @@ from sacrebleu.metrics import BLEU
 from configs import base
 from experiments.comparison import compare
 from experiments.runs import workdir
+from experiments.runs.record import Record, read_record, write_record
 from experiments.runs.workdir import WorkdirError
 
 REFERENCES = [f"the cat number {i} sees {i % 7} mice and {i % 5} birds" for i in range(80)]
@@ -21,7 +21,7 @@ WORSE = [line.replace("sees", "has seen") if i % 3 else line for i, line in enum
 def run_folder(folder, seed, attention, bleu, **data):
   config = base.Config(seed=seed, data=base.Data(**data), model=base.Model(attention=attention))
   folder.mkdir()
-  workdir.write_config(folder, dataclasses.asdict(config))
+  write_record(folder, Record(config, {}, ""))
   workdir.write_json(folder / "results.json", {"test": {"sentences": 9.0, "bleu": bleu, "loss": 0.5}})
   return folder
 
@@ -116,7 +116,7 @@ def test_moved_data_are_the_same(tmp_path):
   assert "data.validation_file" in compare.different_data_warning(folders, "validation")
   assert compare.different_data_warning(folders, "test") == ""
   for folder in folders:
-    (folder / "launches.jsonl").write_text('{"data": {"data.validation_file": "checksum"}}\n', "utf-8")
+    write_record(folder, read_record(folder)._replace(data={"data.validation_file": "checksum"}))
   assert compare.different_data_warning(folders, "validation") == ""
 
 
@@ -163,7 +163,7 @@ def test_runs_are_tested_for_significance(tmp_path):
   rows = finished.output.split("\n\n")[1].splitlines()
   assert rows[0].split() == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
   assert [row.split()[0] for row in rows[1:]] == folders
-  path = tmp_path / "b" / "config.json"
+  path = tmp_path / "b" / "run.json"
   path.write_text(
     path.read_text("utf-8").replace('"num_eval_examples": 3', '"num_eval_examples": 2'), "utf-8"
   )

@@ -1,6 +1,5 @@
 """Tests of custom components, with examples/custom_components.py."""
 
-import dataclasses
 import json
 
 import jax
@@ -17,6 +16,7 @@ from experiments.cli.flags import load_config
 from experiments.data.tasks import make_task
 from experiments.learning.model import make_model
 from experiments.runs import load
+from experiments.runs.record import Record, write_record
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
 from experiments.training.train import train
@@ -224,7 +224,7 @@ def test_custom_decoder_with_beam_search(tmp_path):
   trained = scripts.run("train", f"--workdir={folder}", *flags, decoder)
   assert trained.code == 0, trained.errors
   assert (
-    json.loads((folder / "config.json").read_text("utf-8"))["model"]["decoder"]
+    json.loads((folder / "run.json").read_text("utf-8"))["config"]["model"]["decoder"]
     == f"{MODULE}:feedback_decoder"
   )
   text = "a b c d"
@@ -386,7 +386,7 @@ def _write_run(folder, name):
   config = base.Config()
   config.data.task = config.model.attention = config.evaluation.custom_metrics = name
   folder.mkdir(exist_ok=True)
-  (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config)), "utf-8")
+  write_record(folder, Record(config, {}, ""))
   (folder / "results.json").write_text('{"test": {"bleu": 40.0}}', "utf-8")
 
 

@@ -91,9 +91,9 @@ def _is_png(path):
   return path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_config_json_has_the_flags(trained):
+def test_records_have_the_flags(trained):
   folder, _ = trained
-  config = json.loads((folder / "config.json").read_text("utf-8"))
+  config = json.loads((folder / "run.json").read_text("utf-8"))["config"]
   assert config["seed"] == 0
   assert config["train"]["num_train_steps"] == STEPS
   assert config["model"]["features"] == 32
@@ -245,7 +245,7 @@ def test_evaluate_uses_sentences(trained, run):
 @pytest.mark.exhaustive
 def test_evaluate_uses_checkpoint(trained, run, tmp_path):
   folder = shutil.copytree(trained[0], tmp_path / "run")
-  config = json.loads((folder / "config.json").read_text("utf-8"))
+  config = json.loads((folder / "run.json").read_text("utf-8"))["config"]
   assert config["evaluation"]["checkpoint"] == "best"
   # Here the best checkpoint is the last. After its deletion, the previous one is the last.
   last = run("evaluate", f"--workdir={folder}", "--checkpoint=last").output

@@ -1,6 +1,5 @@
 """Tests of the studies and of their pages."""
 
-import dataclasses
 import importlib
 import pathlib
 import pkgutil
@@ -20,6 +19,7 @@ from experiments.comparison import compare, sweep
 from experiments.data.batches import make_batch
 from experiments.data.task import Example
 from experiments.runs import workdir
+from experiments.runs.record import Record, write_record
 from experiments.studies import alignment, analysis, explanation, fixed_vector, scan_lengths
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "analysis")
@@ -94,7 +94,7 @@ def test_runs_are_filtered_by_fields():
 def finish(folder, name, config, bleu):
   """Creates the folder of a finished run."""
   (folder / name).mkdir()
-  workdir.write_config(folder / name, dataclasses.asdict(config))
+  write_record(folder / name, Record(config, {}, ""))
   workdir.write_json(folder / name / "results.json", {"test": {"bleu": bleu}})
 
 

@@ -27,7 +27,7 @@ def get_sweep():
 def test_sweeps_need_a_folder_of_runs(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")
-  (tmp_path / "config.json").write_text("{}", "utf-8")
+  (tmp_path / "run.json").write_text("{}", "utf-8")
   finished = scripts.run("sweep", f"--config={path}", f"--workdir={tmp_path}")
   assert finished.code == 2
   line = f"error: --workdir must be a folder of runs, got {tmp_path}, which is a run itself\n"

@@ -18,8 +18,8 @@ from experiments.data.tasks import make_task
 from experiments.devices.sharding import make_mesh
 from experiments.learning.step import abstract_state, make_train_spec
 from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.record import read_languages, read_record
 from experiments.runs.restore import make_task_model
-from experiments.runs.run_config import read_config, read_languages
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -88,8 +88,8 @@ def start(script, *flags, lines=""):
 
 def newest_checkpoint(folder):
   """Returns the newest checkpoint of a run, or None."""
-  config = read_config(folder)
-  task = make_task(config, read_languages(folder, config.data))
+  record = read_record(folder)
+  config, task = record.config, make_task(record.config, read_languages(folder, record))
   spec = make_train_spec(config, make_task_model(config, task), make_mesh())
   with Checkpoints(folder / "checkpoints", higher_is_better=False, read_only=True) as checkpoints:
     return checkpoints.restore(abstract_state(spec))

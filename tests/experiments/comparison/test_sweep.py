@@ -12,6 +12,7 @@ from experiments.cli import config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.comparison import sweep
 from experiments.runs import workdir
+from experiments.runs.record import Record, write_record
 from experiments.runs.workdir import WorkdirError
 
 CHOICES = {"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}
@@ -22,7 +23,7 @@ def finish(folder, run, results):
   """Creates the folder of a finished run."""
   folder = folder / run.name
   folder.mkdir()
-  workdir.write_config(folder, dataclasses.asdict(run.config))
+  write_record(folder, Record(run.config, {}, ""))
   workdir.write_json(folder / "results.json", results)
 
 

@@ -169,4 +169,4 @@ def test_processes_start_together(tmp_path, flag, second_error, first_error):
     f"error: {first_error}",
     f"error: {second_error}",
   ]
-  assert not (tmp_path / "run" / "config.json").exists()
+  assert not (tmp_path / "run" / "run.json").exists()

@@ -73,7 +73,7 @@ def _assert_same_end(folder, expected):
   assert (actual.step, actual.position) == (desired.step, desired.position)
   jax.tree.map(np.testing.assert_array_equal, actual.state, desired.state)
   subwords = ("subwords.source.model", "subwords.target.model")
-  for name in ("config.json", "metrics.jsonl", "results.json", *subwords):
+  for name in ("run.json", "metrics.jsonl", "results.json", *subwords):
     assert (folder / name).read_bytes() == (expected / name).read_bytes()
   kept = [{path.name for path in (run / "checkpoints").iterdir()} for run in (folder, expected)]
   assert kept[0] == kept[1]

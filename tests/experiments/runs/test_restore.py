@@ -16,8 +16,8 @@ from experiments.data.tasks import make_task
 from experiments.learning.model import make_task_model
 from experiments.learning.step import init_state, make_rngs, make_train_spec
 from experiments.runs import load, load_ensemble, restore, workdir
+from experiments.runs.record import make_record, read_config, write_run
 from experiments.runs.restore import warm_start
-from experiments.runs.run_config import read_config, write_run
 from experiments.runs.workdir import WorkdirError
 from experiments.training import train as loop
 
@@ -124,11 +124,12 @@ def test_warm_starts_need_same_vocabularies(trained, tmp_path):
   assert not (tmp_path / "run").exists()
   begun = tmp_path / "begun"
   begun.mkdir()
-  write_run(begun, CONFIG, [make_task(CONFIG).source, make_task(CONFIG).target])
+  languages = make_task(CONFIG).source, make_task(CONFIG).target
+  write_run(begun, make_record(CONFIG, languages), languages)
   for config, message in (
     (dataclasses.replace(CONFIG, init_from=str(tmp_path / "none")), "no run here"),
     (dataclasses.replace(CONFIG, init_from=str(begun)), "no checkpoint yet"),
-    (dataclasses.replace(CONFIG, init_from=str(tmp_path / "run")), "must be a different run, got --workdir"),
+    (dataclasses.replace(CONFIG, init_from=str(tmp_path / "run")), "no run here"),
   ):
     with pytest.raises(UserError, match=message):
       loop.train(config, tmp_path / "run")

@@ -19,7 +19,7 @@ from experiments.devices.sharding import DeviceError
 from experiments.learning.step import abstract_state, make_train_spec
 from experiments.runs import load, run_setup, workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.run_config import read_config
+from experiments.runs.record import read_config
 from experiments.training import hooks
 from experiments.training import train as loop
 
