@@ -44,15 +44,6 @@ class Record(NamedTuple):
     return {**self._asdict(), "config": dataclasses.asdict(self.config)}
 
 
-def make_record(config: base.Config, languages: Languages) -> Record:
-  """Returns the record of a run.
-
-  Raises:
-    DataError: if a data file cannot be read.
-  """
-  return Record(config, file_digests(config), _vocabulary_digest(languages))
-
-
 def read_record(folder: pathlib.Path) -> Record:
   """Reads the record of a run. Custom components are not imported.
 
@@ -125,7 +116,9 @@ def check_same(
     different = different if hint else []
   changed += [f"{name} {before[name]!r} (now {after[name]!r})" for name in different]
   if changed:
-    raise WorkdirError(f"{folder} has a run that differs: {', '.join(changed)}; pass another --workdir{hint}")
+    raise WorkdirError(
+      f"{folder} has a run with a different config: {', '.join(changed)}; pass another --workdir{hint}"
+    )
 
 
 def _is_same(name: str, before: Any, after: Any) -> bool:
@@ -189,7 +182,8 @@ def _sha256(path: str) -> str:
     raise DataError(f"{path}: cannot read the file: {error.strerror}") from error
 
 
-def _vocabulary_digest(languages: Languages) -> str:
+def vocabulary_digest(languages: Languages) -> str:
+  """Returns a SHA-256 of the words of both languages."""
   return hashlib.sha256(json.dumps(vocabulary_words(*languages)).encode("utf-8")).hexdigest()
 
 
@@ -209,7 +203,7 @@ def read_languages(folder: pathlib.Path, record: Record) -> Languages:
     raise WorkdirError(f"{folder}: the vocabulary of the run is missing ({error.filename})") from error
   except ValueError as error:
     raise WorkdirError(str(error)) from error
-  if _vocabulary_digest((source, target)) != record.vocabularies:
+  if vocabulary_digest((source, target)) != record.vocabularies:
     raise WorkdirError(f"{folder}: the vocabularies have changed since the run began")
   return source, target
 

@@ -198,10 +198,10 @@ def _filled(leaf: jax.Array, array: jax.Array) -> jax.Array:
 def _restore(record: Record, folder: pathlib.Path) -> tuple[Task, TrainSpec, Any]:
   """Returns the task, the training spec and the parameters for evaluation of a run."""
   task, spec = _make_task_and_spec(record, folder)
-  with open_checkpoints(record.config, folder) as checkpoints:
-    if checkpoints.latest_step() is None:
-      raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
-    return task, spec, select_params(record.config, checkpoints, spec)
+  checkpoints = open_checkpoints(record.config, folder)
+  if checkpoints.latest_step() is None:
+    raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
+  return task, spec, select_params(record.config, checkpoints, spec)
 
 
 def _make_task_and_spec(record: Record, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
@@ -225,18 +225,18 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
   record = read_record(folder)
   config = record.config
   _, spec = _make_task_and_spec(record, folder)
-  with open_checkpoints(config, folder) as checkpoints:
-    best, last = checkpoints.best_step(), checkpoints.latest_step()
-    if best is None or last is None:
-      raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
-    params = _restore_params(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
+  checkpoints = open_checkpoints(config, folder)
+  best, last = checkpoints.best_step(), checkpoints.latest_step()
+  if best is None or last is None:
+    raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
+  params = _restore_params(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
   if damaged := sorted({*steps} - params.keys()):
     raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} is damaged")
   return KeptCheckpoints(params, best if config.evaluation.checkpoint == "best" else last)
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
-  """Returns the checkpoints of a run, as a context manager."""
+  """Returns the checkpoints of a run."""
   higher_is_better = HIGHER_IS_BETTER[config.train.best_metric]
   return Checkpoints(
     folder / "checkpoints",

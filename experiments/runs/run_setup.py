@@ -26,9 +26,9 @@ from experiments.runs.record import (
   check_same,
   file_digests,
   inherited_languages,
-  make_record,
   read_languages,
   read_record,
+  vocabulary_digest,
   write_run,
 )
 from experiments.runs.restore import check_warm_start
@@ -65,8 +65,9 @@ def _prepare(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> tuple
   validate(config)
   check_not_imported_from(folder, config)
   workdir.check_complete(folder)
+  data = file_digests(config)
+  check_same(folder, config, data)
   if workdir.has_run(folder):
-    check_same(folder, config, file_digests(config))
     task = make_task(config, read_languages(folder, read_record(folder)))
   else:
     task = make_task(config, inherited_languages(config))
@@ -81,7 +82,7 @@ def _prepare(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> tuple
   for split in (task.validation_split, *task.splits):
     task.examples(split, 1)
   _check_memory(spec)
-  return make_record(config, (task.source, task.target)), task, spec
+  return Record(config, data, vocabulary_digest((task.source, task.target))), task, spec
 
 
 def _check_memory(spec: TrainSpec) -> None:

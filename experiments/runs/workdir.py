@@ -80,14 +80,14 @@ def check_complete(folder: pathlib.Path) -> None:
   """Raises WorkdirError if a folder lacks a file that a run writes before a file that the folder has."""
   # The checkpoint of step 0 of a warm start is written before metrics.jsonl.
   order = (
-    ("run.json", "checkpoints"),
+    ("run.json", "checkpoints/*"),
     ("run.json", "metrics.jsonl"),
     ("metrics.jsonl", "checkpoints/[1-9]*"),
     ("checkpoints/[1-9]*", "results.json"),
   )
   for earlier, later in order:
     if any(folder.glob(later)) and not any(folder.glob(earlier)):
-      names = [name.removesuffix("/[1-9]*") for name in (earlier, later)]
+      names = [name.rstrip("[1-9]*") for name in (earlier, later)]
       raise WorkdirError(f"{folder}: {names[0]} is missing but {names[1]} exists; pass another --workdir")
 
 

@@ -65,10 +65,8 @@ def train(
     Preempted: after Ctrl-C or SIGTERM. The same call resumes training.
   """
   config = components.with_names(config)
-  with (
-    open_run(config, folder, fsdp_size) as (task, spec),
-    open_checkpoints(config, folder, read_only=False) as checkpoints,
-  ):
+  with open_run(config, folder, fsdp_size) as (task, spec):
+    checkpoints = open_checkpoints(config, folder, read_only=False)
     batches = make_pipeline(task, config.train, spec.mesh.size)
     start, state = _first_state(config, spec, checkpoints, batches)
     step, last = start, config.train.num_train_steps

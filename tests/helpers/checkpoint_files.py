@@ -61,9 +61,9 @@ def save(checkpoints, step, score=None):
 
 def write(folder, scores):
   """Writes checkpoints with metrics."""
-  with open_checkpoints(folder) as checkpoints:
-    for step, score in scores.items():
-      save(checkpoints, step, score)
+  checkpoints = open_checkpoints(folder)
+  for step, score in scores.items():
+    save(checkpoints, step, score)
 
 
 def steps_in(folder):

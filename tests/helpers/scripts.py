@@ -91,8 +91,8 @@ def newest_checkpoint(folder):
   record = read_record(folder)
   config, task = record.config, make_task(record.config, read_languages(folder, record))
   spec = make_train_spec(config, make_task_model(config, task), make_mesh())
-  with Checkpoints(folder / "checkpoints", higher_is_better=False, read_only=True) as checkpoints:
-    return checkpoints.restore(abstract_state(spec))
+  checkpoints = Checkpoints(folder / "checkpoints", higher_is_better=False, read_only=True)
+  return checkpoints.restore(abstract_state(spec))
 
 
 def _run(script, flags, folder):

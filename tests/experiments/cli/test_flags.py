@@ -9,7 +9,7 @@ from helpers import scripts
 
 from configs import base
 from experiments.data.tasks import make_task
-from experiments.runs.record import make_record, write_run
+from experiments.runs.record import Record, write_run
 
 TOY = make_task(base.Config())
 LANGUAGES = TOY.source, TOY.target
@@ -240,7 +240,7 @@ def test_malformed_lines_are_errors(tmp_path):
 
 
 def test_config_changes_name_the_fields(tmp_path):
-  write_run(tmp_path, make_record(base.Config(), LANGUAGES), LANGUAGES)
+  write_run(tmp_path, Record(base.Config(), {}, ""), LANGUAGES)
   before = _tree(tmp_path)
   line = _error("train", f"--workdir={tmp_path}", "--config.train.num_train_steps=7", "--config.seed=3")
   assert f"train.num_train_steps {base.Train().num_train_steps} (now 7)" in line

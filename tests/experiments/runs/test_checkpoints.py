@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import shutil
 
 import jax
@@ -18,30 +19,31 @@ from helpers.checkpoint_files import (
   write,
 )
 
-from experiments.runs.checkpoints import _METADATA, CheckpointError
+from experiments.runs.checkpoints import CheckpointError
 
 # Saving and restoring.
 
 
 def test_restore_returns_what_was_saved(tmp_path, capfd):
   write(tmp_path / "checkpoints", {100: None, 200: 0.5})
-  with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 200)
-    assert_is_of(checkpoints.restore(state_of(0), 100), 100)
+  checkpoints = open_checkpoints(tmp_path / "checkpoints")
+  assert_is_of(checkpoints.restore(like()), 200)
+  assert_is_of(checkpoints.restore(state_of(0), 100), 100)
   assert capfd.readouterr() == ("", "")
 
 
 def test_reading_creates_no_folder(tmp_path):
-  with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
-    assert checkpoints.latest_step() is None
-    assert checkpoints.best_step() is None
-    assert checkpoints.restore(like()) is None
+  checkpoints = open_checkpoints(tmp_path / "checkpoints")
+  assert checkpoints.latest_step() is None
+  assert checkpoints.best_step() is None
+  assert checkpoints.restore(like()) is None
   assert not list(tmp_path.iterdir())
 
 
 def test_missing_steps_are_errors(tmp_path):
   write(tmp_path / "checkpoints", {100: None, 200: None})
-  with open_checkpoints(tmp_path / "checkpoints") as checkpoints, pytest.raises(CheckpointError) as caught:
+  checkpoints = open_checkpoints(tmp_path / "checkpoints")
+  with pytest.raises(CheckpointError) as caught:
     checkpoints.restore(like(), 150)
   assert "step must be one of the checkpoints [200, 100]" in one_line(caught)
   assert "got 150" in one_line(caught)
@@ -71,23 +73,23 @@ def test_missing_steps_are_errors(tmp_path):
 )
 def test_newest_and_best_are_kept(tmp_path, higher_is_better, scores, best, kept):
   sign = 1 if higher_is_better else -1
-  with open_checkpoints(tmp_path, higher_is_better=higher_is_better) as checkpoints:
-    for step, score in enumerate(scores, start=1):
-      checkpoints.save(step, {"step": jnp.int32(step)}, {}, None if score is None else sign * score)
-    assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
+  checkpoints = open_checkpoints(tmp_path, higher_is_better=higher_is_better)
+  for step, score in enumerate(scores, start=1):
+    checkpoints.save(step, {"step": jnp.int32(step)}, {}, None if score is None else sign * score)
+  assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
   assert steps_in(tmp_path) == kept
-  with open_checkpoints(tmp_path, higher_is_better=higher_is_better) as checkpoints:
-    assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
+  checkpoints = open_checkpoints(tmp_path, higher_is_better=higher_is_better)
+  assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
 
 
 def test_saved_steps_are_not_overwritten(tmp_path):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.25})
-  with open_checkpoints(folder) as checkpoints:
-    checkpoints.save(200, state_of(3), {"epoch": 9}, None)
-    assert checkpoints.best_step() == 100
-  with open_checkpoints(folder) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 200)
+  checkpoints = open_checkpoints(folder)
+  checkpoints.save(200, state_of(3), {"epoch": 9}, None)
+  assert checkpoints.best_step() == 100
+  checkpoints = open_checkpoints(folder)
+  assert_is_of(checkpoints.restore(like()), 200)
 
 
 # Damage.
@@ -114,114 +116,110 @@ def test_any_damage_is_detected(tmp_path, capfd):
       run = tmp_path / "run"
       shutil.copytree(original, run)
       damage(run / file.relative_to(original), kind, rng)
-      with open_checkpoints(run / "checkpoints") as checkpoints:
-        checkpoint = checkpoints.restore(like())
+      checkpoints = open_checkpoints(run / "checkpoints")
+      checkpoint = checkpoints.restore(like())
       warning = capfd.readouterr().err
       if warning:
         detected.add((str(file.relative_to(original / "checkpoints" / "200")), kind))
-        assert warning.count("\n") == 1
-        assert warning.startswith("checkpoint of step 200 is damaged (")
-        assert warning.endswith("); using step 100\n")
+        assert re.fullmatch(
+          r"checkpoint of step 200 is (damaged \(.*\)|incomplete); using step 100\n", warning
+        )
         assert_is_of(checkpoint, 100)
-        assert steps_in(run / "checkpoints") == [100]
-        assert steps_in(run / "damaged") == [200]
+        if "damaged" in warning:
+          assert steps_in(run / "checkpoints") == [100]
+          assert steps_in(run / "damaged") == [200]
       else:
         assert_is_of(checkpoint, 200)
         assert not (run / "damaged").exists()
       shutil.rmtree(run)
   names = {str(file.relative_to(original / "checkpoints" / "200")) for file in files}
-  names -= {"sha256"}  # without it, files are not checked
-  assert detected >= {(name, kind) for name in names for kind in ("deleted", "truncated", "flipped")}
-
-
-def _empty(folder):
-  shutil.rmtree(folder)
-  folder.mkdir()
+  assert detected == {(name, kind) for name in names for kind in ("deleted", "truncated", "flipped")}
 
 
 @pytest.mark.parametrize(
   ("damage", "reason"),
   [
-    (_empty, f"{_METADATA} cannot be read"),
-    (lambda folder: (folder / _METADATA).write_bytes(b"\xff"), f"{_METADATA} has changed"),
-    (lambda folder: (folder / _METADATA).write_text("[]"), f"{_METADATA} has changed"),
+    (lambda folder: (folder / "record.json").write_bytes(b"\xff"), "record.json has changed"),
+    (lambda folder: (folder / "sha256").write_bytes(b"\xff"), "sha256 has changed"),
+    (lambda folder: (folder / "sha256").write_text(""), "record.json has changed"),
+    (lambda folder: (folder / "state" / "more").touch(), "state/more has changed"),
   ],
 )
 def test_damaged_folders_are_skipped(tmp_path, capfd, damage, reason):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.25})
   damage(folder / "200")
-  with open_checkpoints(folder) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 100)
-    assert capfd.readouterr().err == f"checkpoint of step 200 is damaged ({reason}); using step 100\n"
-    checkpoints.save(300, state_of(300), {}, None)
+  checkpoints = open_checkpoints(folder)
+  assert_is_of(checkpoints.restore(like()), 100)
+  assert capfd.readouterr().err == f"checkpoint of step 200 is damaged ({reason}); using step 100\n"
+  checkpoints.save(300, state_of(300), {}, None)
   assert steps_in(folder) == [100, 300]
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "reason"),
-  [
-    (_METADATA, "[]", f"{_METADATA} cannot be read"),
-    (_METADATA, '{"custom_metadata": null}', f"{_METADATA} cannot be read"),
-    (_METADATA, '{"custom_metadata": {"position": {}, "score": null, "arrays": {}}}', "CheckpointError"),
-    ("default/_METADATA", "{", "JSONDecodeError"),
-    ("default/manifest.ocdbt", "", "ValueError"),
-  ],
-)
-def test_damage_without_checksums_is_detected(tmp_path, capfd, name, content, reason):
+def test_incomplete_checkpoints_are_not_used(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.25})
   (folder / "200" / "sha256").unlink()
-  with open_checkpoints(folder, read_only=True) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 200)
-  (folder / "200" / name).write_text(content)
-  with open_checkpoints(folder, read_only=True) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 100)
-  warning = capfd.readouterr().err
-  assert warning.startswith("checkpoint of step 200 is damaged (")
-  assert warning.endswith(f"{reason}); using step 100\n") and warning.count("\n") == 1
+  (folder / "300").mkdir()
+  assert_is_of(open_checkpoints(folder, read_only=True).restore(like()), 100)
+  assert capfd.readouterr().err == (
+    "checkpoint of step 200 is incomplete; using step 100\n"
+    "checkpoint of step 300 is incomplete; using step 100\n"
+  )
+  checkpoints = open_checkpoints(folder)
+  checkpoints.save(250, state_of(250), {}, None)
+  assert steps_in(folder) == [100, 250]
+
+
+def test_incomplete_first_checkpoints_are_none(tmp_path, capfd):
+  (tmp_path / "100" / "state.tmp").mkdir(parents=True)
+  checkpoints = open_checkpoints(tmp_path)
+  assert checkpoints.restore(like()) is None
+  checkpoints.save(100, state_of(100), {"epoch": 0, "step": 100}, None)
+  assert_is_of(open_checkpoints(tmp_path).restore(like()), 100)
 
 
 def test_damaged_best_is_replaced(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.9, 300: 0.1, 400: 0.2})
-  (folder / "200" / "default" / "manifest.ocdbt").unlink()
-  with open_checkpoints(folder) as checkpoints:
-    assert checkpoints.best_step() == 200
-    assert_is_of(checkpoints.restore(like(), 200), 400)
-    assert checkpoints.best_step() == 400
+  (folder / "200" / "state" / "manifest.ocdbt").unlink()
+  checkpoints = open_checkpoints(folder)
+  assert checkpoints.best_step() == 200
+  assert_is_of(checkpoints.restore(like(), 200), 400)
+  assert checkpoints.best_step() == 400
   assert "checkpoint of step 200 is damaged" in capfd.readouterr().err
 
 
 def test_read_only_folders_do_not_change(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: None, 200: None})
-  (folder / "200" / _METADATA).unlink()
-  with open_checkpoints(folder, read_only=True) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 100)
-  assert "checkpoint of step 200 is damaged (_CHECKPOINT_METADATA has changed)" in capfd.readouterr().err
+  (folder / "200" / "record.json").unlink()
+  checkpoints = open_checkpoints(folder, read_only=True)
+  assert_is_of(checkpoints.restore(like()), 100)
+  assert "checkpoint of step 200 is damaged (record.json has changed)" in capfd.readouterr().err
   assert steps_in(folder) == [100, 200]
 
 
 def test_deleted_checkpoints_are_skipped(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.25})
-  with open_checkpoints(folder, read_only=True) as reader:
-    shutil.rmtree(folder / "100")  # by the training process
-    assert_is_of(reader.restore(like(), reader.best_step()), 200)
+  reader = open_checkpoints(folder, read_only=True)
+  shutil.rmtree(folder / "100")  # by the training process
+  assert_is_of(reader.restore(like(), reader.best_step()), 200)
   assert capfd.readouterr().err == "checkpoint of step 100 is damaged (it was deleted); using step 200\n"
 
 
 def test_all_damaged_is_an_error(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: None, 200: None})
-  (folder / "100" / _METADATA).write_text("{}")
-  (folder / "200" / "default" / "manifest.ocdbt").write_bytes(b"")
+  (folder / "100" / "record.json").write_text("{}")
+  (folder / "200" / "state" / "manifest.ocdbt").write_bytes(b"")
   for _ in range(2):  # also the second time
-    with open_checkpoints(folder) as checkpoints, pytest.raises(CheckpointError) as caught:
+    checkpoints = open_checkpoints(folder)
+    with pytest.raises(CheckpointError) as caught:
       checkpoints.restore(like())
-    assert f"{folder}: all checkpoints are damaged (step 100: _CHECKPOINT_METADATA" in one_line(caught)
-    assert "; step 200: default/manifest.ocdbt has changed)" in one_line(caught)
+    assert f"{folder}: all checkpoints are damaged (step 100: record.json" in one_line(caught)
+    assert "; step 200: state/manifest.ocdbt has changed)" in one_line(caught)
   assert steps_in(folder) == [100, 200]
   assert not (tmp_path / "damaged").exists()
   assert capfd.readouterr().err == ""
@@ -230,15 +228,15 @@ def test_all_damaged_is_an_error(tmp_path, capfd):
 def test_damaged_records_are_reported_once(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.9, 200: 0.1, 300: 0.1})
-  (folder / "100" / _METADATA).write_text("{")
+  (folder / "100" / "record.json").write_text("{")
   for read_only, remaining in ((True, [100, 200, 300]), (False, [200, 300])):
-    with open_checkpoints(folder, read_only=read_only) as checkpoints:
-      assert_is_of(checkpoints.restore(like()), 300)
-      warning = capfd.readouterr().err
-      assert warning.startswith("checkpoint of step 100 is damaged (_CHECKPOINT_METADATA has changed")
-      assert warning.endswith("); using step 300\n")
-      assert_is_of(checkpoints.restore(like(), 300), 300)
-      assert capfd.readouterr().err == ""  # reported once
+    checkpoints = open_checkpoints(folder, read_only=read_only)
+    assert_is_of(checkpoints.restore(like()), 300)
+    warning = capfd.readouterr().err
+    assert warning.startswith("checkpoint of step 100 is damaged (record.json has changed")
+    assert warning.endswith("); using step 300\n")
+    assert_is_of(checkpoints.restore(like(), 300), 300)
+    assert capfd.readouterr().err == ""  # reported once
     assert steps_in(folder) == remaining
   assert steps_in(tmp_path / "damaged") == [100]
 
@@ -248,28 +246,29 @@ def test_damaged_records_are_reported_once(tmp_path, capfd):
   [
     (
       {"kernel": jax.ShapeDtypeStruct((7, 499), jnp.float32)},
-      "['kernel']",
+      "kernel",
       "float32[7, 500]",
       "float32[7, 499]",
     ),
     (
       {"kernel": jax.ShapeDtypeStruct((7, 500), jnp.bfloat16)},
-      "['kernel']",
+      "kernel",
       "float32[7, 500]",
       "bfloat16[7, 500]",
     ),
-    ({"bias": jax.ShapeDtypeStruct((3,), jnp.float32)}, "['bias']", "missing", "float32[3]"),
-    ({"counts": None}, "['counts'][0]", "uint8[13]", "missing"),
+    ({"bias": jax.ShapeDtypeStruct((3,), jnp.float32)}, "bias", "missing", "float32[3]"),
+    ({"counts": None}, "counts/0", "uint8[13]", "missing"),
   ],
 )
 def test_other_models_are_errors(tmp_path, capfd, change, name, actual, expected):
   folder = tmp_path / "checkpoints"
   write(folder, {100: None, 200: None})
   changed = shapes_of(state_of(0)._replace(params=state_of(0).params | change))
-  with open_checkpoints(folder) as checkpoints, pytest.raises(CheckpointError) as caught:
+  checkpoints = open_checkpoints(folder)
+  with pytest.raises(CheckpointError) as caught:
     checkpoints.restore(changed)
   assert one_line(caught) == (
-    f"{folder / '200'} does not fit the model: .params{name} must be {expected}, got {actual}"
+    f"{folder / '200' / 'state'} does not fit the model: params/{name} must be {expected}, got {actual}"
   )
   assert steps_in(folder) == [100, 200]
   assert capfd.readouterr().err == ""

@@ -36,9 +36,9 @@ def mesh_of(count):
 
 def test_arrays_are_restored_sharded(tmp_path):
   target = shard(state_of(0, (3, 12)), mesh_of(4))
-  with open_checkpoints(tmp_path) as checkpoints:
-    checkpoints.save(1, shard(state_of(1, (3, 12)), mesh_of(3)), {}, None)
-    state = checkpoints.restore(target).state
+  checkpoints = open_checkpoints(tmp_path)
+  checkpoints.save(1, shard(state_of(1, (3, 12)), mesh_of(3)), {}, None)
+  state = checkpoints.restore(target).state
   assert bits(state) == bits(state_of(1, (3, 12)))
   has_sharding = jax.tree.map(
     lambda leaf, like: leaf.sharding.is_equivalent_to(like.sharding, leaf.ndim), state, target
@@ -48,23 +48,23 @@ def test_arrays_are_restored_sharded(tmp_path):
 
 def _read_and_write_on(devices, source, destination):
   jax.config.update("jax_num_cpu_devices", devices)
-  with open_checkpoints(source) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 1)
-  with open_checkpoints(destination) as checkpoints:
-    state = shard(state_of(2), mesh_of(devices)) if devices > 1 else state_of(2)
-    checkpoints.save(2, state, {"epoch": 0, "step": 2}, None)
+  checkpoints = open_checkpoints(source)
+  assert_is_of(checkpoints.restore(like()), 1)
+  checkpoints = open_checkpoints(destination)
+  state = shard(state_of(2), mesh_of(devices)) if devices > 1 else state_of(2)
+  checkpoints.save(2, state, {"epoch": 0, "step": 2}, None)
   return jax.device_count()
 
 
 @pytest.mark.parametrize("devices", [1, 5])
 def test_number_of_devices_may_change(tmp_path, devices):
-  with open_checkpoints(tmp_path / "here") as checkpoints:
-    checkpoints.save(1, shard(state_of(1, (7, 500)), mesh_of(4)), {"epoch": 0, "step": 1}, None)
+  checkpoints = open_checkpoints(tmp_path / "here")
+  checkpoints.save(1, shard(state_of(1, (7, 500)), mesh_of(4)), {"epoch": 0, "step": 1}, None)
   assert in_child(_read_and_write_on, devices, tmp_path / "here", tmp_path / "there") == devices
   assert jax.device_count() == 8
-  with open_checkpoints(tmp_path / "there") as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 2)
-    assert_is_of(checkpoints.restore(shard(state_of(0), mesh_of(4))), 2)
+  checkpoints = open_checkpoints(tmp_path / "there")
+  assert_is_of(checkpoints.restore(like()), 2)
+  assert_is_of(checkpoints.restore(shard(state_of(0), mesh_of(4))), 2)
 
 
 def _shard_over_processes(step, mesh):
@@ -83,19 +83,19 @@ def _train_with_another(address, index, folder):
   jax.config.update("jax_num_cpu_devices", 2)
   jax.distributed.initialize(address, 2, index)
   mesh = mesh_of(4)
-  with open_checkpoints(folder) as checkpoints:
-    for step, score in ((1, 0.9), (2, 0.5), (3, None), (4, 0.1)):
-      checkpoints.save(step, _shard_over_processes(step, mesh), {"step": step}, score)
-    before = checkpoints.restore(_shard_over_processes(0, mesh))
-    multihost_utils.sync_global_devices("both have restored")
-    if index == 1:
-      for path in (folder / "4" / "default" / "ocdbt.process_1" / "d").iterdir():
-        path.unlink()
-    multihost_utils.sync_global_devices("a file is deleted")
-    with stderr_in_a_pipe() as read_stderr:
-      after = checkpoints.restore(_shard_over_processes(0, mesh))
-      warnings = [line for line in read_stderr().splitlines() if "checkpoint" in line]  # Gloo may print too
-    return (before.step, _parts(before)), (after.step, _parts(after)), checkpoints.best_step(), warnings
+  checkpoints = open_checkpoints(folder)
+  for step, score in ((1, 0.9), (2, 0.5), (3, None), (4, 0.1)):
+    checkpoints.save(step, _shard_over_processes(step, mesh), {"step": step}, score)
+  before = checkpoints.restore(_shard_over_processes(0, mesh))
+  multihost_utils.sync_global_devices("both have restored")
+  if index == 1:
+    for path in (folder / "4" / "state" / "ocdbt.process_1" / "d").iterdir():
+      path.unlink()
+  multihost_utils.sync_global_devices("a file is deleted")
+  with stderr_in_a_pipe() as read_stderr:
+    after = checkpoints.restore(_shard_over_processes(0, mesh))
+    warnings = [line for line in read_stderr().splitlines() if "checkpoint" in line]  # Gloo may print too
+  return (before.step, _parts(before)), (after.step, _parts(after)), checkpoints.best_step(), warnings
 
 
 def test_processes_agree_on_damage(tmp_path):
@@ -118,9 +118,9 @@ def test_processes_agree_on_damage(tmp_path):
   assert steps_in(folder) == [1, 2, 3]
   assert steps_in(tmp_path / "damaged") == [4]
   (line,), no_warnings = (warnings for *_, warnings in results)
-  assert line.startswith("checkpoint of step 4 is damaged (default/ocdbt.process_1/d/")
+  assert line.startswith("checkpoint of step 4 is damaged (state/ocdbt.process_1/d/")
   assert line.endswith(" has changed); using step 3")
   assert not no_warnings
   weights = {"weights": jax.ShapeDtypeStruct((8, 5000), jnp.float32)}
-  with open_checkpoints(folder) as checkpoints:  # a single process
-    np.testing.assert_array_equal(checkpoints.restore(weights).state["weights"], expected[3])
+  checkpoints = open_checkpoints(folder)  # a single process
+  np.testing.assert_array_equal(checkpoints.restore(weights).state["weights"], expected[3])

@@ -40,15 +40,15 @@ def _assert_has_weights_of(checkpoint, step):
 
 def _train_until_killed(connection, folder):
   """Saves checkpoints until it is killed. Sends the first step once it has saved a checkpoint."""
-  with open_checkpoints(folder) as checkpoints:
-    checkpoint = checkpoints.restore(shapes_of(_weights_of(0)))
-    start = checkpoint.step if checkpoint else 0
-    if checkpoint:
-      _assert_has_weights_of(checkpoint, start)
-    for step in itertools.count(start + 1):
-      checkpoints.save(step, _weights_of(step), {"step": step}, (step * 7 % 5) / 5)
-      if step == start + 1:
-        connection.send(start)
+  checkpoints = open_checkpoints(folder)
+  checkpoint = checkpoints.restore(shapes_of(_weights_of(0)))
+  start = checkpoint.step if checkpoint else 0
+  if checkpoint:
+    _assert_has_weights_of(checkpoint, start)
+  for step in itertools.count(start + 1):
+    checkpoints.save(step, _weights_of(step), {"step": step}, (step * 7 % 5) / 5)
+    if step == start + 1:
+      connection.send(start)
 
 
 def test_kills_keep_valid_checkpoints(tmp_path):
@@ -67,11 +67,11 @@ def test_kills_keep_valid_checkpoints(tmp_path):
       process.join()
   assert starts[0] == 0
   assert all(after > before for before, after in itertools.pairwise(starts))
-  with open_checkpoints(folder) as checkpoints:
-    last = checkpoints.latest_step()
-    assert last > starts[-1]
-    _assert_has_weights_of(checkpoints.restore(shapes_of(_weights_of(0))), last)
-    checkpoints.save(last + 1, _weights_of(last + 1), {}, None)
+  checkpoints = open_checkpoints(folder)
+  last = checkpoints.latest_step()
+  assert last > starts[-1]
+  _assert_has_weights_of(checkpoints.restore(shapes_of(_weights_of(0))), last)
+  checkpoints.save(last + 1, _weights_of(last + 1), {}, None)
   # The newest two, two with a score, and the best. Partial files are removed.
   assert len(steps_in(folder)) <= 5
   assert not (tmp_path / "damaged").exists()
@@ -82,7 +82,8 @@ def _save_with_file_limit(limit, folder):
   _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   logging.set_verbosity(logging.FATAL)  # like scripts
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-  with stderr_in_a_pipe() as read_stderr, open_checkpoints(folder) as checkpoints:
+  checkpoints = open_checkpoints(folder)
+  with stderr_in_a_pipe() as read_stderr:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     return _error_of_saving(checkpoints), read_stderr()
 
@@ -102,22 +103,21 @@ def test_full_disks_keep_checkpoints(tmp_path, limit):
     "cannot write the checkpoint of step 300: File too large; the last one is of step 200",
     "",
   )
-  with open_checkpoints(tmp_path) as checkpoints:
-    save(checkpoints, 300)
-    for step in (100, 200, 300):
-      assert_is_of(checkpoints.restore(like(), step), step)
+  checkpoints = open_checkpoints(tmp_path)
+  save(checkpoints, 300)
+  for step in (100, 200, 300):
+    assert_is_of(checkpoints.restore(like(), step), step)
 
 
 def test_other_errors_are_raised(tmp_path):
-  with open_checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError):
+  checkpoints = open_checkpoints(tmp_path)
+  with pytest.raises(TypeError):
     checkpoints.save(1, state_of(1), {"position": object()}, None)
 
 
 def test_files_instead_of_folders_are_errors(tmp_path):
   (tmp_path / "run").write_text("")
-  with (
-    pytest.raises(CheckpointError) as caught,
-    open_checkpoints(tmp_path / "run" / "checkpoints") as checkpoints,
-  ):
+  checkpoints = open_checkpoints(tmp_path / "run" / "checkpoints")
+  with pytest.raises(CheckpointError) as caught:
     save(checkpoints, 100)
   assert "step 100: Not a directory; there is no other" in str(caught.value)

@@ -85,7 +85,8 @@ def _partial_checkpoints(folder):
   checkpoints = folder / "checkpoints"
   if not checkpoints.exists():
     return set()
-  return {entry.inode() for entry in os.scandir(checkpoints) if ".orbax-checkpoint-tmp" in entry.name}
+  entries = os.scandir(checkpoints)
+  return {entry.inode() for entry in entries if not (checkpoints / entry.name / "sha256").exists()}
 
 
 def _kill(folder, text, seconds):

@@ -12,13 +12,14 @@ from experiments.data.text_processor import TextProcessor
 from experiments.data.tokenizers import WordTokenizer
 from experiments.data.vocabularies import Vocabulary
 from experiments.runs.record import (
+  Record,
   check_same,
   check_same_data,
   file_digests,
-  make_record,
   read_config,
   read_languages,
   read_record,
+  vocabulary_digest,
   write_run,
 )
 from experiments.runs.workdir import WorkdirError
@@ -29,6 +30,10 @@ def _languages(source, target, lowercase=False):
 
 
 LANGUAGES = _languages(("the", "cat"), ("il", "gatto", "è"))
+
+
+def make_record(config, languages):
+  return Record(config, file_digests(config), vocabulary_digest(languages))
 
 
 @pytest.fixture
@@ -97,8 +102,8 @@ def test_all_differences_are_in_one_line(folder, config):
   with pytest.raises(WorkdirError) as caught:
     check_same(folder, changed, file_digests(changed))
   assert _one_line(caught) == (
-    f"{folder} has a run that differs: data.validation_file (the file has changed), seed 3 (now 4), "
-    "model.attention 'additive' (now 'none'); pass another --workdir"
+    f"{folder} has a run with a different config: data.validation_file (the file has changed), "
+    "seed 3 (now 4), model.attention 'additive' (now 'none'); pass another --workdir"
   )
   assert (folder / "run.json").read_bytes() == before
 

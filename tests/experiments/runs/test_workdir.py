@@ -132,16 +132,22 @@ def test_metrics_must_be_objects(tmp_path, line):
 
 def test_incomplete_runs_are_errors(tmp_path):
   workdir.check_complete(tmp_path)
-  (tmp_path / "checkpoints" / "0").mkdir(parents=True)  # a warm start that was killed immediately
+  (tmp_path / "checkpoints" / "0").mkdir(parents=True)
+  with pytest.raises(WorkdirError) as caught:
+    workdir.check_complete(tmp_path)
+  assert (
+    _one_line(caught) == f"{tmp_path}: run.json is missing but checkpoints/ exists; pass another --workdir"
+  )
+  (tmp_path / "run.json").touch()  # a warm start that was killed immediately
   workdir.check_complete(tmp_path)
   workdir.write_json(tmp_path / "results.json", {})
   with pytest.raises(WorkdirError) as caught:
     workdir.check_complete(tmp_path)
-  assert "checkpoints are missing but results.json exists" in _one_line(caught)
+  assert "checkpoints/ is missing but results.json exists" in _one_line(caught)
   (tmp_path / "checkpoints" / "30").mkdir(parents=True)
   with pytest.raises(WorkdirError) as caught:
     workdir.check_complete(tmp_path)
-  assert _one_line(caught) == f"{tmp_path}: metrics.jsonl is missing but checkpoints exist"
+  assert "metrics.jsonl is missing but checkpoints/ exists" in _one_line(caught)
   (tmp_path / "metrics.jsonl").touch()
   workdir.check_complete(tmp_path)
 
