@@ -6,6 +6,8 @@ A config file defines `get_config`, which creates a `Config`, assigns its fields
 """
 
 import dataclasses
+import re
+from collections.abc import Callable
 from typing import Any
 
 # Maximum width, number of rows or length. The product of two of them does not overflow in XLA.
@@ -15,24 +17,57 @@ MAX_INT = 2**31 - 1
 MAX_FLOAT = 1e38
 
 
+# The functions below return fields with a rule as metadata: `is_allowed` tests a value, `allowed` says it in
+# words, and `custom` is whether custom components are allowed.
+
+
 def between(low: float, high: float, *, default: float) -> Any:
   """Returns a field of numbers from low to high."""
-  return dataclasses.field(default=default, metadata={"range": (low, high)})
+  return _field(default, f"from {low:,} to {high:,}", lambda value: low <= value <= high, range=(low, high))
 
 
 def fraction(*, default: float) -> Any:
   """Returns a field of numbers in [0, 1)."""
-  return dataclasses.field(default=default, metadata={"is_fraction": True})
-
-
-def custom_list() -> Any:
-  """Returns a field of names of custom components, separated by commas."""
-  return dataclasses.field(default="", metadata={"custom": True})
+  return _field(default, "in [0, 1)", lambda value: 0 <= value < 1)
 
 
 def one_of(*choices: str, default: str, custom: bool = False) -> Any:
   """Returns a field with one of several values, or a custom component."""
-  return dataclasses.field(default=default, metadata={"choices": choices, "custom": custom})
+  allowed = f"one of {', '.join(choices)}"
+  if not custom:
+    return _field(default, allowed, lambda value: value in choices, choices=choices)
+  return _field(
+    default,
+    f"{allowed}, or a custom component (package.module:Name)",
+    lambda value: value in choices or is_custom(value),
+    choices=choices,
+    custom=True,
+  )
+
+
+def custom_list() -> Any:
+  """Returns a field of custom components, separated by commas."""
+  return _field(
+    "",
+    "a list of package.module:Name, separated by commas",
+    lambda value: all(map(is_custom, split(value))),
+    custom=True,
+  )
+
+
+def _field(default: Any, allowed: str, is_allowed: Callable[[Any], bool], **details: Any) -> Any:
+  metadata = {"allowed": allowed, "is_allowed": is_allowed, **details}
+  return dataclasses.field(default=default, metadata=metadata)
+
+
+def is_custom(name: str) -> bool:
+  """Returns whether a value is the name of a custom component, package.module:Name."""
+  return re.fullmatch(r"[\w.]+(?<!\.py):[\w.]+", name) is not None
+
+
+def split(value: str) -> list[str]:
+  """Returns the items of a list that is separated by commas."""
+  return [item.strip() for item in value.split(",") if item.strip()]
 
 
 @dataclasses.dataclass(slots=True)  # misspelled fields raise an error

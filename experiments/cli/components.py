@@ -9,7 +9,7 @@ from typing import Any
 
 from configs import base
 from experiments.cli import config_fields
-from experiments.cli.config_fields import ConfigError, is_custom
+from experiments.cli.config_fields import ConfigError
 
 
 def with_names(config: base.Config) -> base.Config:
@@ -18,9 +18,9 @@ def with_names(config: base.Config) -> base.Config:
   Raises:
     ConfigError: if other processes could not import an object by its name.
   """
-  config = copy.deepcopy(config)
+  config, rules = copy.deepcopy(config), config_fields.rules()
   for field, value in config_fields.flat(config).items():
-    if config_fields.rule(field).get("custom") and not isinstance(value, str):
+    if rules[field].get("custom") and not isinstance(value, str):
       values = value if isinstance(value, (list, tuple)) else [value]
       config_fields.set_field(config, field, ",".join(_name(field, item) for item in values))
   return config
@@ -30,7 +30,7 @@ def _name(field: str, value: Any) -> str:
   if isinstance(value, str):
     return value
   name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
-  if not is_custom(name) or name.startswith("__main__:"):
+  if not base.is_custom(name) or name.startswith("__main__:"):
     raise ConfigError(
       f"config.{field} must be a name, or a function or class of a module that Python can import, got "
       f"{value!r:.200}"
@@ -49,12 +49,13 @@ def module_name(path: str) -> str:
 
 def custom_components(config: base.Config) -> list[tuple[str, str]]:
   """Returns the fields of a config with custom components, and their names."""
+  rules = config_fields.rules()
   return [
     (field, name)
     for field, value in config_fields.flat(config).items()
-    if config_fields.rule(field).get("custom")
-    for name in config_fields.split(value)
-    if is_custom(name)
+    if rules[field].get("custom")
+    for name in base.split(value)
+    if base.is_custom(name)
   ]
 
 

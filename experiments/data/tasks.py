@@ -2,7 +2,7 @@
 
 from configs import base
 from experiments.cli import components
-from experiments.cli.config_fields import ConfigError, is_custom
+from experiments.cli.config_fields import ConfigError
 from experiments.data.parallel_text import ParallelText
 from experiments.data.scan.scan import Scan
 from experiments.data.task import Languages, Task, vocabulary_words
@@ -28,7 +28,7 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
     DataError: if a file cannot be used, or the languages do not fit the task.
     ConfigError: if a custom task is not a `Task`.
   """
-  if not is_custom(config.data.task):
+  if not base.is_custom(config.data.task):
     return task_class(config.data)(config, languages)
   task = components.build("data.task", config.data.task, config, languages)
   missing = [name for name in _TASK_ATTRIBUTES if not hasattr(task, name)]
@@ -63,7 +63,7 @@ def task_class(data: base.Data) -> type[Task]:
   Raises:
     ConfigError: if it does not exist.
   """
-  if is_custom(data.task):
+  if base.is_custom(data.task):
     return components.resolve("data.task", data.task)
   if data.task not in TASKS:
     raise ConfigError(f"config.data.task must be one of {', '.join(TASKS)}, got {data.task!r}")

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from configs import base
-from experiments.cli import components, config_fields
+from experiments.cli import components
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.messages import counted
 from experiments.data.task import Example
@@ -21,9 +21,7 @@ Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[PairScore]
 
 def load_custom_metrics(config: base.Evaluation) -> dict[str, Metric]:
   """Imports the custom metrics of a config. An exception in a metric becomes a ConfigError with its name."""
-  return {
-    name.rpartition(":")[2]: _custom_metric(name) for name in config_fields.split(config.custom_metrics)
-  }
+  return {name.rpartition(":")[2]: _custom_metric(name) for name in base.split(config.custom_metrics)}
 
 
 def _custom_metric(name: str) -> Metric:

@@ -8,7 +8,7 @@ from flax import linen as nn
 import attention
 from configs import base
 from experiments.cli import components
-from experiments.cli.config_fields import ConfigError, is_custom
+from experiments.cli.config_fields import ConfigError
 from experiments.data.task import Task
 
 ENCODERS = ("recurrent", "transformer")
@@ -52,7 +52,7 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the decoder of a config."""
-  if is_custom(config.decoder):
+  if base.is_custom(config.decoder):
     decoder = _make_custom("decoder", config.decoder, config, vocabulary_size)
     return _check_methods("decoder", config.decoder, decoder, _DECODER_METHODS, "attention.models.Decoder")
   if config.decoder == "transformer":
@@ -63,7 +63,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
       **_fields(config, (*_TRANSFORMER, "tied_embeddings")),
     )
   layer: Any = config.attention
-  if is_custom(config.attention):
+  if base.is_custom(config.attention):
     module = _make_custom("attention", config.attention, config)
     layer = _check_methods(
       "attention", config.attention, module, _LAYER_METHODS, "attention.RecurrentDecoder"
@@ -82,7 +82,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
 
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder of a config."""
-  if is_custom(config.encoder):
+  if base.is_custom(config.encoder):
     encoder = _make_custom("encoder", config.encoder, config, vocabulary_size)
     return _check_methods("encoder", config.encoder, encoder, ("__call__",), "attention.models.Seq2Seq")
   options: dict[str, Any] = {"num_layers": config.num_layers}
@@ -95,7 +95,7 @@ def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
 
 def _normalizer(config: base.Model) -> attention.Normalizer | None:
   """Returns the normalizer of the decoder's attention, or None for softmax."""
-  if not is_custom(config.normalizer):
+  if not base.is_custom(config.normalizer):
     return NORMALIZERS[config.normalizer]
   normalizer = components.build("model.normalizer", config.normalizer, config)
   if not isinstance(normalizer, attention.Normalizer):

@@ -8,7 +8,7 @@ from configs.base import MAX_SIZE
 from experiments.cli import config_fields
 from experiments.cli.flags import UsageError
 
-_, _MAX_LENGTH_PENALTY = config_fields.rule("evaluation.length_penalty")["range"]
+_, _MAX_LENGTH_PENALTY = config_fields.rules()["evaluation.length_penalty"]["range"]
 
 # Flags defined below are key flags of the script that calls the function, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -16,7 +16,7 @@ flags.disclaim_key_flags()
 
 def define_checkpoint() -> flags.FlagHolder:
   """Defines --checkpoint."""
-  choices = config_fields.rule("evaluation.checkpoint")["choices"]
+  choices = config_fields.rules()["evaluation.checkpoint"]["choices"]
   return flags.DEFINE_enum("checkpoint", None, choices, "checkpoint to use; default: from the config")
 
 
@@ -34,7 +34,7 @@ def define_alignment_tokens() -> flags.FlagHolder:
   return flags.DEFINE_enum(
     "alignment_tokens",
     "auto",
-    config_fields.rule("data.alignment_tokens")["choices"],
+    config_fields.rules()["data.alignment_tokens"]["choices"],
     "what alignment positions count: words, whitespace (tokens separated by spaces), or auto (words; a file "
     "that may count whitespace tokens is an error)",
   )

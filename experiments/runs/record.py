@@ -51,7 +51,7 @@ def read_record(folder: pathlib.Path) -> Record:
     WorkdirError: if the folder has no run, its record is invalid in this version, or Python would look for a
       custom component in the folder.
   """
-  path = workdir.record_path(folder)
+  path = folder / workdir.RECORD
   if not path.is_file():
     names = [other.parent.name for other in sorted(folder.glob(f"*/{path.name}"))]
     hint = f"its subfolders with runs: {', '.join(names)}" if names else f"train with --workdir={folder}"
@@ -208,15 +208,13 @@ def read_languages(folder: pathlib.Path, record: Record) -> Languages:
   return source, target
 
 
-def inherited_languages(config: base.Config) -> Languages | None:
-  """Returns the languages of the run `config.init_from`, or None if it is not set.
+def inherited_languages(config: base.Config) -> Languages:
+  """Returns the languages of the run `config.init_from`.
 
   Raises:
     WorkdirError: if the folder has no run.
     ConfigError: if its tokenization differs from the config.
   """
-  if not config.init_from:
-    return None
   folder = pathlib.Path(config.init_from)
   record = read_record(folder)
   for name in _LANGUAGE_FIELDS:
@@ -231,7 +229,7 @@ def inherited_languages(config: base.Config) -> Languages | None:
 
 def write_record(folder: pathlib.Path, record: Record) -> None:
   """Writes a record. It must be the last file of a new run, because it marks the folder as a run."""
-  workdir.write_json(workdir.record_path(folder), record.as_json())
+  workdir.write_json(folder / workdir.RECORD, record.as_json())
 
 
 def write_run(folder: pathlib.Path, record: Record, languages: Languages) -> None:

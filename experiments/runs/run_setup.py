@@ -1,10 +1,17 @@
-"""Start of a run: checks, then creation and locking of its folder."""
+"""Start of a run: checks, then creation and locking of its folder, and a line in launches.jsonl."""
 
 import contextlib
+import datetime
+import importlib.metadata
+import json
 import math
 import os
 import pathlib
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -18,7 +25,7 @@ from experiments.devices.multihost import begin_together, is_primary
 from experiments.devices.sharding import check_equal_device_counts, make_mesh
 from experiments.learning.model import make_task_model
 from experiments.learning.step import TrainSpec, abstract_state, make_train_spec
-from experiments.runs import provenance, workdir
+from experiments.runs import workdir
 from experiments.runs.component_checks import check_custom_components
 from experiments.runs.record import (
   Record,
@@ -34,6 +41,19 @@ from experiments.runs.record import (
 from experiments.runs.restore import check_warm_start
 from experiments.runs.validation import validate
 
+_PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "numpy",
+  "orbax-checkpoint",
+  "grain",
+  "regex",
+  "sentencepiece",
+  "sacrebleu",
+)
+
 
 @contextlib.contextmanager
 def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Iterator[tuple[Task, TrainSpec]]:
@@ -45,7 +65,7 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
   with contextlib.ExitStack() as exits:
     try:
       record, task, spec = _prepare(config, folder, fsdp_size)
-      launch = provenance.describe_launch()
+      launch = describe_launch()
       if is_primary():
         exits.enter_context(workdir.workdir_lock(folder))
         check_same(folder, config, record.data)  # another process may have started a run meanwhile
@@ -55,7 +75,8 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
     shared = [record.as_json(), launch["versions"], launch["commit"], str(folder.resolve()), fsdp_size]
     begin_together(shared, None)
     if is_primary():
-      provenance.record_launch(folder, launch)
+      with (folder / "launches.jsonl").open("a", encoding="utf-8") as log:  # for people; no program reads it
+        log.write(json.dumps(launch) + "\n")
       write_run(folder, record, (task.source, task.target))
     yield task, spec
 
@@ -70,7 +91,7 @@ def _prepare(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> tuple
   if workdir.has_run(folder):
     task = make_task(config, read_languages(folder, read_record(folder)))
   else:
-    task = make_task(config, inherited_languages(config))
+    task = make_task(config, inherited_languages(config) if config.init_from else None)
     if config.init_from and isinstance(task, ParallelText):
       task.add_new_words()
   spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
@@ -95,3 +116,32 @@ def _check_memory(spec: TrainSpec) -> None:
       "parameters and optimizer state must fit into the memory of this machine, "
       f"{available / 2**30:,.0f} GiB, got {needed / 2**30:,.0f} GiB; reduce the sizes in config.model"
     )
+
+
+def describe_launch() -> dict[str, Any]:
+  """Returns the command, commit, versions and devices of this process as JSON."""
+  device, changes = jax.devices()[0], _git("status", "--porcelain", "--untracked-files=no")
+  return {
+    "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    "command": [sys.executable, *sys.orig_argv[1:]],
+    "commit": _git("rev-parse", "HEAD"),
+    "has_local_changes": None if changes is None else bool(changes),
+    "python": platform.python_version(),
+    "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+    "machine": f"{platform.system()} {platform.machine()}",
+    "device": f"{device.platform}: {device.device_kind}",
+    "devices": jax.device_count(),
+    "processes": jax.process_count(),
+  }
+
+
+def _git(*arguments: str) -> str | None:
+  """Returns the output of git in the folder of this file, or None if git fails."""
+  folder = pathlib.Path(__file__).parent
+  try:
+    process = subprocess.run(
+      ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
+    )
+  except (OSError, subprocess.SubprocessError):
+    return None
+  return process.stdout.strip()

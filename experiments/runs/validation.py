@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from configs import base
 from experiments.cli import config_fields
-from experiments.cli.config_fields import ConfigError, is_custom
+from experiments.cli.config_fields import ConfigError
 from experiments.data import tasks
 from experiments.data.scan import scan_grammar
 from experiments.evaluation.evaluate import METRICS
@@ -25,7 +25,6 @@ def validate(config: base.Config, *, imports: bool = True) -> None:
   for name, is_allowed, allowed in _rules(config, imports):
     if not is_allowed:
       raise ConfigError(f"config.{name} must be {allowed}, got {values[name]!r}")
-  _check_used(config.model)
 
 
 def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
@@ -35,8 +34,9 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
     value_type, field_type = type(values[name]), type(default)
     is_allowed = value_type is field_type or (value_type, field_type) == (int, float)
     yield name, is_allowed, f"of type {field_type.__name__}"
-  for name, value in values.items():
-    yield name, config_fields.is_allowed(name, value), config_fields.allowed(name)
+  for name, rule in config_fields.rules().items():
+    if rule:
+      yield name, rule["is_allowed"](values[name]), rule["allowed"]
   yield from _data_rules(config, imports)
   yield from _model_rules(config.model)
   yield from _train_rules(config)
@@ -50,7 +50,7 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
     allowed = "the path of a file with one source TAB target per line"
     yield "data.train_file", bool(data.train_file), allowed
     yield "data.validation_file", bool(data.validation_file), allowed
-  if is_custom(data.task) and not imports:
+  if base.is_custom(data.task) and not imports:
     return
   task = tasks.task_class(data)
   all_fields = [field.name for field in dataclasses.fields(defaults)]
@@ -80,17 +80,13 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
     yield "model.features", is_even, "an even multiple of config.model.num_heads for rotary positions"
   if model.attention == "multi_head":
     yield "model.qk_features", model.qk_features % model.num_heads == 0, multiple_of_heads
-  if is_custom(model.normalizer):
-    is_used = _has_normalizer(model) and not is_custom(model.attention)
-    yield "model.normalizer", is_used, "softmax, because a custom one has no effect on this model"
-
-
-def _check_used(model: base.Model) -> None:
-  """Raises ConfigError if a field that the model does not use has a value other than the default."""
-  if any(map(is_custom, (model.encoder, model.decoder, model.attention))):
-    return  # custom components may use any field
-  is_transformer = "transformer" in (model.encoder, model.decoder)
   is_recurrent = model.decoder == "recurrent"
+  has_normalizer = is_recurrent and model.attention not in ("monotonic", "local", "none")
+  if base.is_custom(model.normalizer):
+    is_used = has_normalizer and not base.is_custom(model.attention)
+    yield "model.normalizer", is_used, "softmax, because a custom one has no effect on this model"
+  if any(map(base.is_custom, (model.encoder, model.decoder, model.attention))):
+    return  # custom components may use any field
   has_recurrence = is_recurrent or model.encoder == "recurrent"
   for name, is_used in {
     "num_heads": is_transformer or model.attention == "multi_head",
@@ -99,7 +95,7 @@ def _check_used(model: base.Model) -> None:
     "normalize_qk": is_transformer,
     "attention": is_recurrent,
     "qk_features": is_recurrent and model.attention not in ("bilinear", "local", "none"),
-    "normalizer": _has_normalizer(model),
+    "normalizer": has_normalizer,
     "attend_order": is_recurrent,
     "input_feeding": is_recurrent,
     "embed_dim": has_recurrence,
@@ -107,15 +103,9 @@ def _check_used(model: base.Model) -> None:
     "layer_norm": has_recurrence,
     "recurrent_dropout_rate": has_recurrence,
   }.items():
-    value, default = getattr(model, name), getattr(base.Model(), name)
-    if not is_used and value != default:
-      raise ConfigError(
-        f"config.model.{name} has no effect on this model; leave it at {default}, got {value!r}"
-      )
-
-
-def _has_normalizer(model: base.Model) -> bool:
-  return model.decoder == "recurrent" and model.attention not in ("monotonic", "local", "none")
+    default = getattr(base.Model(), name)
+    is_default = getattr(model, name) == default
+    yield f"model.{name}", is_used or is_default, f"{default!r}, because it has no effect on this model"
 
 
 def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
@@ -132,7 +122,7 @@ def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
   for name in ("alignment_loss_weight", "coverage_loss_weight"):
     is_allowed = not getattr(train, name) or config.model.attention != "none"
     yield f"train.{name}", is_allowed, "0 without attention"
-  names = config_fields.split(config.evaluation.custom_metrics)
+  names = base.split(config.evaluation.custom_metrics)
   all_names = [*METRICS, *(name.rpartition(":")[2] for name in names)]
   allowed = f"distinct after the colon, and none of {', '.join(METRICS)}"
   yield "evaluation.custom_metrics", len({*all_names}) == len(all_names), allowed

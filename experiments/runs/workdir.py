@@ -32,6 +32,8 @@ from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
 from experiments.devices.multihost import is_primary
 
+RECORD = "run.json"
+
 
 class WorkdirError(UserError):
   """A folder of a run that is missing, incomplete, or does not fit."""
@@ -39,12 +41,7 @@ class WorkdirError(UserError):
 
 def has_run(folder: pathlib.Path) -> bool:
   """Returns whether a folder has a run."""
-  return record_path(folder).exists()
-
-
-def record_path(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the path of the record of a run, which marks a folder as a run."""
-  return folder / "run.json"
+  return (folder / RECORD).exists()
 
 
 @contextlib.contextmanager
@@ -181,43 +178,27 @@ class MetricsWriter(contextlib.AbstractContextManager):
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
-  """Returns the records of metrics.jsonl, without an incomplete last line.
+  """Returns the records of metrics.jsonl, without an incomplete last line. A missing file has no records.
 
   Raises:
     WorkdirError: if another line is invalid.
   """
-  records = read_lines(folder / "metrics.jsonl", {"step": int})
-  for record in records:
-    if any(not isinstance(value, (int, float)) for value in record.values()):
-      raise WorkdirError(f"{folder / 'metrics.jsonl'}: expected numbers, got {record}")
-  return records
-
-
-def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, Any]]:
-  """Returns the objects of a JSON Lines file, without an incomplete last line. A missing file has no objects.
-
-  Args:
-    path: file to read.
-    types: types of required keys.
-
-  Raises:
-    WorkdirError: if a line is invalid.
-  """
+  path = folder / "metrics.jsonl"
   if not path.exists():
     return []
-  try:
-    *lines, last = path.read_text("utf-8").split("\n")
-    records = [json.loads(line) for line in lines]
-    with contextlib.suppress(ValueError):  # an incomplete line is not valid JSON
-      records += [json.loads(last)]
-    for number, record in enumerate(records, start=1):
-      if not isinstance(record, dict):
-        raise ValueError(f"line {number} is not an object")
-      for name, value_type in types.items():
-        if not isinstance(record.get(name), value_type):
-          raise ValueError(f"line {number} has no valid {name!r}")
-  except (ValueError, RecursionError) as error:
-    raise WorkdirError(f"{path}: expected one JSON object per line: {error}") from error
+  *lines, last = path.read_text("utf-8", errors="replace").split("\n")
+  records = []
+  for number, line in enumerate([*lines, last], start=1):
+    try:
+      record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+      if number > len(lines):  # an incomplete line is not valid JSON
+        break
+      raise WorkdirError(f"{path}:{number}: invalid JSON: {error}") from error
+    is_record = isinstance(record, dict) and isinstance(record.get("step"), int)
+    if not is_record or not all(isinstance(value, (int, float)) for value in record.values()):
+      raise WorkdirError(f"{path}:{number}: expected an object of numbers with 'step', got {record!r:.80}")
+    records.append(record)
   return records
 
 
