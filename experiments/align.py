@@ -20,11 +20,10 @@ from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import check_files, define_input, define_output, flag_path, write_lines
 from experiments.cli.messages import counted
-from experiments.data.alignments import format_alignment
+from experiments.data.alignments import format_alignment, word_indices, word_weights
 from experiments.data.parallel_corpus import read_pairs
 from experiments.data.tokenizers import WordTokenizer
 from experiments.evaluation import metrics
-from experiments.inference.word_alignment import word_indices, word_weights
 from experiments.runs import decoding_flags, load
 
 _WORKDIR = cli.define_workdir(None)

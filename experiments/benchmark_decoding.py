@@ -23,7 +23,7 @@ from absl import flags
 
 from configs import base
 from experiments.cli import flags as cli
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.data.vocabularies import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
 from experiments.inference.decoding import DecodeOptions, decode
 from experiments.learning.model import make_model

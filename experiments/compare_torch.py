@@ -21,7 +21,7 @@ from absl import flags
 from configs import base
 from experiments.benchmarks.timing import peak_growth_mib
 from experiments.cli import flags as cli
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.data.batches import Batch, make_batch
 from experiments.data.vocabularies import NUM_SPECIAL_IDS
 from experiments.devices.sharding import make_mesh, place_batch

@@ -89,13 +89,8 @@ def _ours(case: Case, implementation: str = "auto", library: Any = attention):
   masks, mask = library.masks, None
   if case.causal:
     mask = masks.causal() & masks.sliding_window(case.window - 1, 0) if case.window else masks.causal()
-  names = {
-    "dot_product": "scaled_dot_product_attention",
-    "additive": "additive_attention",
-    "bilinear": "bilinear_attention",
-    "cosine": "cosine_attention",
-  }
-  function = getattr(library, names[case.score])
+  score = "scaled_dot_product" if case.score == "dot_product" else case.score
+  function = getattr(library, f"{score}_attention")
   normalizer = NORMALIZERS[case.normalizer]
   return functools.partial(function, mask=mask, implementation=implementation, normalizer=normalizer)
 

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.timing import PASSES
-from experiments.cli import tables
-from experiments.figures import figures, png
+from experiments.cli import messages
+from experiments.figures import figures
 
 Records = Sequence[dict[str, Any]]
 
@@ -64,7 +64,7 @@ _COLUMNS = (
   "function",
   *("forward, ms (quartiles)", "speedup", "both, ms (quartiles)", "speedup"),
 )
-HEADER = tables.markdown((*_COLUMNS, "temporary MiB"), [])
+HEADER = messages.markdown((*_COLUMNS, "temporary MiB"), [])
 
 
 def markdown(machine: dict[str, Any], records: Records) -> str:
@@ -94,7 +94,7 @@ def rows(records: Records) -> str:
       f"{record['baseline']} {record['unavailable']}" for record in case_records if "unavailable" in record
     )
     lines += [[case, f"not measured: {unavailable}", "", "", "", "", ""]] if unavailable else []
-  return "\n".join(map(tables.markdown_row, lines))
+  return "\n".join(map(messages.markdown_row, lines))
 
 
 def summary(records: Records) -> str:
@@ -115,7 +115,7 @@ def summary(records: Records) -> str:
       lines.append(cells)
     ours = ["attention, ms (forward / both)", "share of peak"]
     header = ["case", *ours, *(f"vs. {baseline}" for baseline in baselines)]
-    texts.append(tables.markdown(header, lines))
+    texts.append(messages.markdown(header, lines))
   return "\n\n".join(texts)
 
 
@@ -151,9 +151,9 @@ def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
     return []
   paths = [folder / "time.png", folder / "memory.png", folder / "peak_share.png"]
   products = [record for record in timed if record["peak_share"] is not None]
-  png.save(_figure(timed, "milliseconds", "milliseconds"), paths[0])
-  png.save(_figure(timed, "temporary_mib", "temporary memory, MiB"), paths[1])
-  png.save(_figure(products, "peak_share", "share of the speed of a large product", log=False), paths[2])
+  figures.save(_figure(timed, "milliseconds", "milliseconds"), paths[0])
+  figures.save(_figure(timed, "temporary_mib", "temporary memory, MiB"), paths[1])
+  figures.save(_figure(products, "peak_share", "share of the speed of a large product", log=False), paths[2])
   return paths
 
 

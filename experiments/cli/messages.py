@@ -1,4 +1,7 @@
-"""Parts of messages: counts, and text with escaped, invisible or too many characters."""
+"""Texts for people: counts, tables, and text with escaped, invisible or too many characters."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import regex
 
@@ -48,3 +51,36 @@ def escape_invisible(text: str) -> str:
 def shorten(text: str) -> str:
   """Returns the repr of a text, truncated to 60 characters."""
   return repr(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+  """Returns rows as aligned columns, the first column to the left and the others to the right.
+
+  Control characters are escaped.
+
+  >>> print(columns([["system", "bleu"], ["a", "7.0"]]))
+  system  bleu
+  a        7.0
+  """
+  rows = [[escape_controls(cell) for cell in row] for row in rows]
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  lines = []
+  for first, *others in rows:
+    aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+    lines.append("  ".join([first.ljust(widths[0]), *aligned]))
+  return "\n".join(lines)
+
+
+def markdown(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+  """Returns a Markdown table.
+
+  >>> print(markdown(["width", "bleu"], [[8, "40.0"]]))
+  | width | bleu |
+  | --- | --- |
+  | 8 | 40.0 |
+  """
+  return "\n".join(map(markdown_row, [header, ["---"] * len(header), *rows]))
+
+
+def markdown_row(cells: Iterable[Any]) -> str:
+  return f"| {' | '.join(map(str, cells))} |"

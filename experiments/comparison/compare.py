@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
 
 from configs import base
-from experiments.cli import config_fields, tables
+from experiments.cli import config_fields, messages
 from experiments.cli.messages import shorten
 from experiments.runs import workdir
 from experiments.runs.record import check_same_data, read_config, read_record
@@ -170,7 +170,7 @@ def table(groups: Groups, split: str) -> str:
   for name, group in groups.items():
     means = (format_mean(group.values(metric)) for metric in metrics.values())
     lines.append([name, str(len(group.rows)), *means])
-  return tables.columns(lines)
+  return messages.columns(lines)
 
 
 def csv_rows(groups: Groups, split: str) -> list[dict[str, Any]]:
@@ -312,4 +312,4 @@ def significance_table(rows: Sequence[Mapping[str, Any]]) -> str:
       p = row[f"{name} p"]
       cells += [f"{row[name]:.1f}", "-" if math.isnan(p) else f"{p:.4f}"]
     lines.append(cells)
-  return tables.columns(lines)
+  return messages.columns(lines)

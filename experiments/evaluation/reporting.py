@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from experiments.cli import tables
+from experiments.cli import messages
 from experiments.cli.messages import escape_controls
 from experiments.data.task import Example
 from experiments.evaluation.evaluate import Metric, evaluate
@@ -59,7 +59,7 @@ def table(results: Results) -> str:
   for split, values in results.items():
     cells = [_COLUMNS.get(name, "{:.4f}").format(values[name]) if name in values else "-" for name in metrics]
     rows.append([split, *cells])
-  return tables.columns(rows)
+  return messages.columns(rows)
 
 
 def show_translations(translator: Translator) -> None:

@@ -1,16 +1,21 @@
-"""Figures of metrics: training curves, dot plots and line plots."""
+"""Figures of metrics: training curves, dot plots and line plots; and figures as PNG files."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from experiments.cli.io import write_bytes
 from experiments.figures import labels
 
 # Metrics that are drawn as scores, of which more is better, and the divisors that scale them to [0, 1].
@@ -24,6 +29,8 @@ EDGE = "#c4c9cd"
 _LINES = ("#1f5fa8", "#e8590c", "#2b8a3e", "#862e9c", "#b8860b", "#0c8599", "#5c636a")
 _MAX_COLUMNS = 4  # panels per row, so that figures fit on a page
 _MAX_GROUP_LABEL = 80  # characters
+_MAX_REASON_LENGTH = 200  # characters
+_DOTS_PER_INCH = 150
 
 
 def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
@@ -178,3 +185,46 @@ def _style_axes(axes: Axes, title: str, x: str) -> None:
   axes.grid(color=RULE, linewidth=0.6)
   axes.spines[["top", "right"]].set_visible(False)
   axes.spines[["left", "bottom"]].set_color(EDGE)
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+  """Writes a figure as a PNG file, atomically.
+
+  Args:
+    figure: figure to write.
+    path: file that ends in `.png`. Missing folders are created.
+
+  Raises:
+    ValueError: if `path` does not end in `.png`.
+    OSError: if the file cannot be written.
+  """
+  _write(pathlib.Path(path), _png(figure))
+
+
+def try_to_save(make: Callable[[], Figure], path: str | os.PathLike[str]) -> bool:
+  """Writes a figure like `save`. Prints a warning and returns False if it cannot be drawn.
+
+  A failed figure does not stop a run. A file that cannot be written is still an error.
+  """
+  try:
+    content = _png(make())
+  except Exception as error:  # matplotlib may raise anything
+    reason = labels.shorten(" ".join(f"{type(error).__name__}: {error}".split()), _MAX_REASON_LENGTH)
+    print(f"warning: could not draw {path}: {reason}", file=sys.stderr)
+    return False
+  _write(pathlib.Path(path), content)
+  return True
+
+
+def _png(figure: Figure) -> bytes:
+  file = io.BytesIO()
+  with labels.ignore_missing_glyphs():
+    figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
+  return file.getvalue()
+
+
+def _write(path: pathlib.Path, content: bytes) -> None:
+  if path.suffix.lower() != ".png":
+    raise ValueError(f"path must end in .png, got {path}")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  write_bytes(path, content)

@@ -17,7 +17,7 @@ from experiments.cli.io import write_bytes
 from experiments.data.text_processor import TextProcessor
 from experiments.data.words import strip_joiners
 from experiments.evaluation.reporting import select_examples
-from experiments.figures import attention_maps, figures, labels, png
+from experiments.figures import attention_maps, figures, labels
 from experiments.inference.translator import Heads, Translation, Translator
 from experiments.runs import workdir
 
@@ -66,7 +66,7 @@ def write_figures(
   if warning := labels.missing_glyph_warning(map(labels.shorten, words)):
     print(warning, file=sys.stderr)
   paths = {folder / f"{name}.png": draw for name, draw in draw_functions.items()}
-  return [path for path, draw in paths.items() if png.try_to_save(draw, path)]
+  return [path for path, draw in paths.items() if figures.try_to_save(draw, path)]
 
 
 def draw_translation(

@@ -164,16 +164,14 @@ class Translator:
       )
     heads: dict[int, Heads] = {}
     for indices, batch in self._batches(tokens):
-      weights = jax.tree.map(np.asarray, decoding.attention_weights(self.params, batch, model=self.model))
+      weights = decoding.attention_weights(self.params, batch, model=self.model)
+      encoder, decoder = jax.tree.map(np.asarray, weights)
       for row, i in enumerate(indices):
-        S, T = (len(side) + 1 for side in tokens[i])
-        encoder, decoder = (None if array is None else array[row] for array in weights)
-        heads[i] = Heads(
-          source=tuple(tokens[i][0]),
-          target=tuple(tokens[i][1]),
-          encoder=None if encoder is None else np.array(encoder[..., :S, :S]),
-          decoder=None if decoder is None else np.array(decoder[..., :T, :S]),
-        )
+        source, target = map(tuple, tokens[i])
+        S, T = len(source) + 1, len(target) + 1
+        self_weights = None if encoder is None else np.array(encoder[row, ..., :S, :S])
+        source_weights = None if decoder is None else np.array(decoder[row, ..., :T, :S])
+        heads[i] = Heads(source, target, self_weights, source_weights)
         if not all(np.isfinite(side).all() for side in heads[i][2:] if side is not None):
           raise TrainingDiverged(_NOT_FINITE.format("attention"))
     return [heads[i] for i in range(len(tokens))]
@@ -204,22 +202,13 @@ class Translator:
       indices = [nonempty[row] for row in rows]
       batch_ids = np.zeros(len(batch.sources), np.uint32)
       batch_ids[: len(indices)] = indices if example_ids is None else [example_ids[i] for i in indices]
-      arguments = (
-        self.params,
-        batch.sources,
-        batch.source_lengths,
-        batch_ids,
-        np.uint32(self.decode_options.seed),
-      )
-      decode_options = self.decode_options._replace(
-        seed=0
-      )  # the seed is a dynamic argument, to compile once for all seeds
       result = decoding.decode(
-        *arguments,
+        *(self.params, batch.sources, batch.source_lengths, batch_ids),
+        np.uint32(self.decode_options.seed),  # a dynamic argument, to compile once for all seeds
         model=self.model,
-        decode_options=decode_options,
+        decode_options=self.decode_options._replace(seed=0),
         with_weights=with_attention,
-        banned_ids=self._banned_ids(allow_eos=decode_options.allow_eos),
+        banned_ids=self._banned_ids(),
       )
       result = jax.tree.map(np.asarray, result)
       for row, i in enumerate(indices):
@@ -249,13 +238,11 @@ class Translator:
     self._check_not_ensemble()
     scored: dict[int, PairScore] = {}
     for indices, batch in self._batches(pairs):
-      scored_batch = batch if self.train_eos else remove_eos(batch)
-      banned_ids = self._banned_ids(allow_eos=self.decode_options.allow_eos)
       losses, weights = decoding.score(
         self.params,
-        scored_batch,
+        batch if self.train_eos else remove_eos(batch),
         model=self.model,
-        banned_ids=banned_ids,
+        banned_ids=self._banned_ids(),
         with_weights=with_attention,
       )
       losses = np.asarray(losses)
@@ -292,14 +279,13 @@ class Translator:
       unknown = target.vocabulary.unknown(piece for _, text in pairs for piece in text.split())
       if unknown:
         raise DataError(f"tokens must be written by translate --tokens, got {unknown[0]!r:.60}")
-    return [
-      (source.tokenize(source_text), tuple(tokenize(target_text))) for source_text, target_text in pairs
-    ]
+    return [(source.tokenize(text), tuple(tokenize(translation))) for text, translation in pairs]
 
-  def _banned_ids(self, *, allow_eos: bool) -> tuple[int, ...]:
+  def _banned_ids(self) -> tuple[int, ...]:
     """Returns the ids that are never generated."""
     has_bytes = isinstance(self.task.target.tokenizer, SubwordTokenizer)  # so no token is unknown
-    return (PAD_ID, BOS_ID, *([] if allow_eos else [EOS_ID]), *([UNK_ID] if has_bytes else []))
+    end = [] if self.decode_options.allow_eos else [EOS_ID]
+    return (PAD_ID, BOS_ID, *end, *([UNK_ID] if has_bytes else []))
 
   def _check_not_ensemble(self) -> None:
     if isinstance(self.model, attention.Ensemble):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from experiments.figures import attention_maps, png
+from experiments.figures import attention_maps, figures
 
 
 def title(text: str) -> str:
@@ -27,5 +27,5 @@ def heat_map(
   path: pathlib.Path, weights: jax.Array, source_words: Sequence[str], target_words: Sequence[str]
 ) -> str:
   """Writes a heatmap of weights [T S], and returns a line with the path."""
-  png.save(attention_maps.attention_map(np.asarray(weights), source_words, target_words), path)
+  figures.save(attention_maps.attention_map(np.asarray(weights), source_words, target_words), path)
   return f"heatmap: {path}"

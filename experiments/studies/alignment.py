@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from configs import base
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.comparison import compare
 from experiments.data.alignments import parse_alignment
 from experiments.data.task import Example

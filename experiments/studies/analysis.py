@@ -13,10 +13,10 @@ from scipy import stats
 from configs import base
 from experiments.cli import config_fields
 from experiments.cli.io import write_text
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.comparison.compare import Groups, Runs, differing_fields, format_mean, read_metrics
 from experiments.comparison.sweep import Run, csv_text, is_done, make_runs
-from experiments.figures import png
+from experiments.figures import figures
 from experiments.inference.translator import Translator
 from experiments.runs import load
 from experiments.runs.record import check_same
@@ -194,7 +194,7 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
   paths = []
   for figure_name, figure in report.figures.items():
     paths.append(folder / f"{name}_{figure_name}.png")
-    png.save(figure, paths[-1])
+    figures.save(figure, paths[-1])
   images = [f"![{path.stem}]({path.name})" for path in paths]
   title, _, text = study.__doc__.strip().partition("\n")
   answer, setup_heading, setup = text.partition(SETUP_HEADING)

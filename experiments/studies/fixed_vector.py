@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from configs import base
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.data.task import Example
 from experiments.evaluation.metrics import corpus_bleu, exact_match
 from experiments.figures import figures

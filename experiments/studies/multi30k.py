@@ -35,7 +35,7 @@ import jax
 import attention
 from configs import base, multi30k, multi30k_transformer
 from experiments.cli import config_fields
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.comparison import compare
 from experiments.comparison.compare import differing_fields
 from experiments.devices.sharding import make_mesh

@@ -33,7 +33,7 @@ tokens generalize better to longer sequences. That hardly repeats here.
 from typing import Any
 
 from configs import base, scan
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.comparison import compare
 from experiments.figures import figures
 from experiments.inference.translator import Translator

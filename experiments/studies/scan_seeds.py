@@ -27,7 +27,7 @@ each split; for `add_turn_left` that is a smaller GRU (one layer of 100 units), 
 from typing import Any
 
 from configs import scan
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.comparison import compare
 from experiments.figures import figures
 from experiments.studies import scan_lengths

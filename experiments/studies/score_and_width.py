@@ -31,7 +31,7 @@ the cosine.
 from typing import Any
 
 from configs import base
-from experiments.cli.tables import markdown
+from experiments.cli.messages import markdown
 from experiments.figures import figures
 from experiments.studies import analysis
 from experiments.studies.analysis import SEEDS, Runs, StudyReport, mean_with_star, significance_note

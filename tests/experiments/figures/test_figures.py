@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from experiments.figures import figures, png
+from experiments.figures import figures
 from experiments.figures.attention_maps import attention_map, head_maps
 
 T, S = 3, 5
@@ -126,7 +126,7 @@ def test_very_long_words_are_shortened(tmp_path):
     figures.dot_plot({"bleu": {word: [1.0], "b": [2.0]}}),
   ]
   for i, figure in enumerate(made):
-    png.save(figure, tmp_path / f"{i}.png")
+    figures.save(figure, tmp_path / f"{i}.png")
     assert max(_size(tmp_path / f"{i}.png")) < 2000
 
 
@@ -159,7 +159,7 @@ def test_titles_are_plain_text():
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 30), (30, 1), (17, 2), (29, 31)])
 def test_maps_grow_with_their_words(tmp_path, rows, columns):
   figure = attention_map(_weights(rows, columns), ["parola"] * columns, ["word"] * rows)
-  png.save(figure, tmp_path / "map.png")
+  figures.save(figure, tmp_path / "map.png")
   width, height = _size(tmp_path / "map.png")
   assert width >= 40 * columns and height >= 40 * rows
   assert (figure.get_size_inches() >= (0.3 * columns, 0.3 * rows)).all()
@@ -245,7 +245,7 @@ def test_losses_are_left_of_scores(tmp_path):
   assert bottom <= 0.0 and top >= 1.0
   alone = figures.training_curves([{"step": 1, "train/loss": float("nan")}])
   assert [axes.get_title() for axes in alone.axes] == ["loss (lower is better)"]
-  png.save(alone, tmp_path / "curves.png")
+  figures.save(alone, tmp_path / "curves.png")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib import font_manager
 
-from experiments.figures import attention_maps, labels, png
+from experiments.figures import attention_maps, figures, labels
 
 FACE = "\U0001f469\u200d\U0001f680"  # one character of three code points
 MATH = "\U0001d49c"  # in a font of matplotlib that is not the default font
@@ -54,7 +54,7 @@ def test_missing_scripts_are_listed(installed, tmp_path):
   assert labels.missing_glyph_warning(["a\u200d\ufeff\x07 b"]) == ""  # invisible characters
   assert labels.missing_glyph_warning([]) == ""
   # matplotlib draws them without a warning.
-  png.save(attention_maps.attention_map([[1.0]], ["中文"], ["ไทย"]), tmp_path / "map.png")
+  figures.save(attention_maps.attention_map([[1.0]], ["中文"], ["ไทย"]), tmp_path / "map.png")
 
 
 def test_labels_are_in_installed_fonts():

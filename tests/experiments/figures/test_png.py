@@ -1,11 +1,11 @@
-"""Tests of experiments/figures/png.py."""
+"""Tests of experiments/figures/figures.py: PNG files."""
 
 import errno
 import pathlib
 
 import pytest
 
-from experiments.figures import figures, png
+from experiments.figures import figures
 
 
 @pytest.fixture
@@ -15,10 +15,10 @@ def figure():
 
 def test_figures_are_written_and_replaced(figure, tmp_path, capsys):
   path = tmp_path / "deep" / "deeper" / "map.png"
-  assert png.try_to_save(lambda: figure, path)
+  assert figures.try_to_save(lambda: figure, path)
   assert path.read_bytes().startswith(b"\x89PNG")
   path.write_bytes(b"old")
-  png.save(figure, path)
+  figures.save(figure, path)
   assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
   assert list(path.parent.iterdir()) == [path]
   assert capsys.readouterr() == ("", "")
@@ -35,13 +35,13 @@ def test_failed_writes_keep_old_files(figure, tmp_path, monkeypatch):
 
   monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
   with pytest.raises(OSError, match=f"disk full: '{path}'"):
-    png.save(figure, path)
+    figures.save(figure, path)
   assert path.read_bytes() == b"old"
   assert list(tmp_path.iterdir()) == [path]
 
 
 def test_other_suffixes_are_errors(figure, tmp_path):
-  for save in (png.save, lambda figure, path: png.try_to_save(lambda: figure, path)):
+  for save in (figures.save, lambda figure, path: figures.try_to_save(lambda: figure, path)):
     with pytest.raises(ValueError, match=r"^path must end in \.png, got .*map\.pdf$"):
       save(figure, tmp_path / "new" / "map.pdf")
   assert not (tmp_path / "new").exists()
@@ -53,18 +53,18 @@ def test_failed_figures_print_one_line(figure, tmp_path, capsys, monkeypatch):
   def fail():
     raise RuntimeError("no glyphs\n" + "at all " * 1000)
 
-  assert not png.try_to_save(fail, path)
+  assert not figures.try_to_save(fail, path)
   assert not path.parent.exists()
   output, errors = capsys.readouterr()
   warning = f"warning: could not draw {path}: RuntimeError: no glyphs at all"
   assert output == "" and errors.startswith(warning)
   assert errors.count("\n") == 1 and len(errors) < len(str(path)) + 300
   monkeypatch.setattr(figure, "savefig", lambda *_, **__: 1 / 0)
-  assert not png.try_to_save(lambda: figure, path)
+  assert not figures.try_to_save(lambda: figure, path)
   assert capsys.readouterr().err.endswith(": ZeroDivisionError: division by zero\n")
 
 
 def test_unwritable_files_are_errors(figure, tmp_path):
   (tmp_path / "file").touch()
   with pytest.raises(OSError):
-    png.try_to_save(lambda: figure, tmp_path / "file" / "map.png")
+    figures.try_to_save(lambda: figure, tmp_path / "file" / "map.png")

@@ -4,12 +4,17 @@ import numpy as np
 import pytest
 from helpers import scripts
 
-from experiments.data.alignments import format_alignment, parse_alignment, parse_gold
+from experiments.data.alignments import (
+  format_alignment,
+  parse_alignment,
+  parse_gold,
+  word_indices,
+  word_weights,
+)
 from experiments.data.parallel_corpus import SentencePair, format_pair, read_pairs
 from experiments.data.text_processor import TextProcessor
 from experiments.evaluation import metrics
 from experiments.evaluation.metrics import AlignedAttention, alignment_error_rate
-from experiments.inference.word_alignment import word_indices, word_weights
 from experiments.runs import load
 
 TEXTS = ["The  cat, asleep.", "l'albero più alto", "▁odd 你好吗 words", "a"]
