@@ -1,4 +1,21 @@
-"""Experiments on attention with sequence-to-sequence models."""
+"""Experiments on attention with sequence-to-sequence models.
+
+The files in this folder are the scripts. Each package may import those above it:
+
+    cli         how a script starts: flags, files, and one line for a user error
+    devices     devices and processes
+    data        text and tasks (toy language, SCAN, parallel text): sentences into batches
+    learning    the model of a config, its loss, its optimizer, and the training step
+    inference   translators: decoding and scoring
+    evaluation  metrics of translations
+    runs        the folder of a run: its record, checkpoints, and restoring
+    training    the training loop and its hooks
+    figures     figures of runs
+    comparison  comparison of runs, and sweeps
+    benchmarks, peers, studies, explorer, introduction
+
+`training/train.py` is a good start: from the config to the trained translator.
+"""
 
 import os
 import sys

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from experiments.cli import decoding_flags
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import check_files, define_input, define_output, flag_path, write_lines
@@ -24,7 +25,7 @@ from experiments.data.alignments import format_alignment, word_indices, word_wei
 from experiments.data.parallel_corpus import read_pairs
 from experiments.data.tokenizers import WordTokenizer
 from experiments.evaluation import metrics
-from experiments.runs import decoding_flags, load
+from experiments.runs import load
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()

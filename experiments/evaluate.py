@@ -11,13 +11,13 @@ import pathlib
 
 from absl import flags
 
+from experiments.cli import decoding_flags
 from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_output
 from experiments.data.parallel_corpus import read_pairs
 from experiments.data.task import make_example
 from experiments.evaluation import reporting
 from experiments.evaluation.evaluate import evaluate, load_custom_metrics
-from experiments.runs import decoding_flags
 from experiments.runs.record import check_same_data, read_config
 from experiments.runs.restore import load
 from experiments.runs.validation import validate

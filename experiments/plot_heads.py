@@ -10,12 +10,13 @@ also writes decoder_heads.png and encoder_heads.png.
 
 from absl import flags
 
+from experiments.cli import decoding_flags
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import output_folder
 from experiments.cli.messages import is_blank
 from experiments.figures import run_figures
-from experiments.runs import decoding_flags, load
+from experiments.runs import load
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()

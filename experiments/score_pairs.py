@@ -11,11 +11,12 @@ of a translation may give different tokens.
 import math
 import sys
 
+from experiments.cli import decoding_flags
 from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, flag_path, write_lines
 from experiments.cli.messages import counted
 from experiments.data.parallel_corpus import read_pairs
-from experiments.runs import decoding_flags, load
+from experiments.runs import load
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()

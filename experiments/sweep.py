@@ -20,7 +20,7 @@ from absl import flags
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.comparison import sweep
-from experiments.runs.job_runner import run_all
+from experiments.comparison.job_runner import run_all
 from experiments.runs.workdir import has_run
 
 cli.define_config()

@@ -20,6 +20,7 @@ from typing import Any
 
 from absl import flags
 
+from experiments.cli import decoding_flags
 from experiments.cli import flags as cli
 from experiments.cli.io import (
   check_files,
@@ -37,7 +38,6 @@ from experiments.data.words import strip_joiners
 from experiments.evaluation import reporting
 from experiments.inference.translator import Translation, Translator
 from experiments.inference.unknown_words import read_dictionary, replace_unknown
-from experiments.runs import decoding_flags
 from experiments.runs.restore import load_ensemble
 
 _WORKDIR = cli.define_workdir(

@@ -18,8 +18,8 @@ from experiments.cli import components, config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.io import write_text
 from experiments.comparison import compare
+from experiments.comparison.job_runner import Job
 from experiments.figures import figures, run_figures
-from experiments.runs.job_runner import Job
 from experiments.runs.record import check_same, file_digests, read_config
 from experiments.runs.validation import validate
 from experiments.runs.workdir import has_run, is_locked

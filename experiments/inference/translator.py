@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 import attention
 from attention.decoding import SearchResult
@@ -20,7 +21,6 @@ from experiments.data.tokenizers import SubwordTokenizer
 from experiments.data.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from experiments.inference import decoding
 from experiments.inference.decoding import DecodeOptions
-from experiments.learning.step import cast
 
 # Longest sentence whose weights of all layers and heads are returned.
 _MAX_HEADS_LENGTH = 4_096
@@ -346,7 +346,7 @@ def make_translator(
   return Translator(
     task,
     model,
-    cast(params, config.model.dtype),
+    optax.tree.cast(params, config.model.dtype),
     batch_size=config.evaluation.batch_size,
     decode_options=DecodeOptions(**{**defaults, **decode_options}),
     train_eos=config.train.train_eos,

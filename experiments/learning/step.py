@@ -120,11 +120,6 @@ def eval_params(state: TrainState) -> Any:
   return state.params if state.average is None else state.average
 
 
-def cast(params: Any, dtype: str) -> Any:
-  """Casts parameters to the dtype of computations."""
-  return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-
-
 @functools.cache
 def make_step(spec: TrainSpec) -> Any:
   """Returns the compiled `train_step`. It donates the state and keeps its sharding."""
@@ -191,7 +186,7 @@ def _split_microbatches(batch: Batch, count: int) -> Batch:
 def summed_loss(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> jax.Array:
   """Returns the training loss summed over target tokens, in nats."""
   # Parameters are gathered before use. Otherwise XLA would communicate activations at each position.
-  params = jax.lax.with_sharding_constraint(cast(params, spec.dtype), replicated(spec.mesh))
+  params = jax.lax.with_sharding_constraint(optax.tree.cast(params, spec.dtype), replicated(spec.mesh))
   features: Any = spec.model.apply(
     {"params": params},
     batch.sources,

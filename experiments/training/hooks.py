@@ -20,7 +20,7 @@ from experiments.learning.optimizer import learning_rate
 from experiments.learning.step import TrainSpec, TrainState, eval_params, is_finite, zero_sums
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.progress import Progress
+from experiments.training.progress import Progress
 
 # A validation loss above the training loss by this much, per token, is a sign of overfitting.
 _MAX_LOSS_DIFFERENCE = 0.5

@@ -27,10 +27,10 @@ from experiments.learning.step import (
 )
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.progress import Profile, Progress
 from experiments.runs.restore import open_checkpoints, select_params, warm_start
 from experiments.runs.run_setup import open_run
 from experiments.training import hooks
+from experiments.training.progress import Profile, Progress
 
 # Number of batches that are prefetched, by one thread.
 _PREFETCH_SIZE = 16

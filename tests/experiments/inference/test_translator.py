@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers.model_reference import random_parameters
 
@@ -20,7 +21,6 @@ from experiments.data.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabu
 from experiments.inference.decoding import DecodeOptions
 from experiments.inference.translator import Translator, make_translator
 from experiments.learning.model import make_model
-from experiments.learning.step import cast
 
 SOURCE_WORDS = tuple("abcde")
 TARGET_WORDS = tuple("vwxyz")
@@ -258,7 +258,7 @@ def test_diverged_models_are_reported():
 
 
 def test_bfloat16_scores_are_float32():
-  half = _translator(change=lambda params: cast(params, "bfloat16"))
+  half = _translator(change=lambda params: optax.tree.cast(params, "bfloat16"))
   scored = half.score_tokens(_pairs()[:5])
   assert all(pair.attention.dtype == np.float32 for pair in scored)
   # bfloat16 numbers have 8 significant bits.

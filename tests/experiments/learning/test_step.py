@@ -23,7 +23,6 @@ from experiments.learning.step import (
   TrainSpec,
   TrainState,
   abstract_state,
-  cast,
   eval_params,
   init_state,
   is_finite,
@@ -272,7 +271,8 @@ def test_bfloat16_keeps_float32_parameters():
     assert leaf.dtype == jnp.float32
     # Each of two Adam steps has the size of the learning rate. Gradients with equal signs give equal steps.
     assert np.mean(np.abs(leaf - exact_leaf)) < 0.3 * 0.03125
-  assert {leaf.dtype for leaf in jax.tree.leaves(cast(rounded.params, "bfloat16"))} == {jnp.dtype("bfloat16")}
+  rounded_params = optax.tree.cast(rounded.params, "bfloat16")
+  assert {leaf.dtype for leaf in jax.tree.leaves(rounded_params)} == {jnp.dtype("bfloat16")}
 
 
 # The moving average.

@@ -1,4 +1,4 @@
-"""Tests of experiments/runs/progress.py, with a fake clock."""
+"""Tests of experiments/training/progress.py, with a fake clock."""
 
 import contextlib
 import re
@@ -7,8 +7,8 @@ import sys
 import jax
 import pytest
 
-from experiments.runs import progress
-from experiments.runs.progress import Profile, Progress
+from experiments.training import progress
+from experiments.training.progress import Profile, Progress
 
 
 @pytest.fixture

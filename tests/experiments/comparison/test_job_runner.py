@@ -1,4 +1,4 @@
-"""Tests of experiments/runs/job_runner.py, with short programs."""
+"""Tests of experiments/comparison/job_runner.py, with short programs."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from experiments.cli.errors import Preempted
-from experiments.runs.job_runner import Job, run_all
+from experiments.comparison.job_runner import Job, run_all
 from experiments.runs.workdir import is_locked, workdir_lock
 
 
