@@ -29,8 +29,11 @@ def with_names(config: base.Config) -> base.Config:
 def _name(field: str, value: Any) -> str:
   if isinstance(value, str):
     return value
-  name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
-  if not base.is_custom(name) or name.startswith("__main__:"):
+  module = getattr(value, "__module__", None)
+  name = f"{module}:{getattr(value, '__qualname__', '')}"
+  # A decorated function may have the name of another one. A config file itself is not in `sys.modules`.
+  is_another = module in sys.modules and base.is_custom(name) and resolve(field, name) != value
+  if not base.is_custom(name) or module == "__main__" or is_another:
     raise ConfigError(
       f"config.{field} must be a name, or a function or class of a module that Python can import, got "
       f"{value!r:.200}"

@@ -4,9 +4,9 @@
     checkpoints/200/record.json  data position and score
     checkpoints/200/sha256       checksums of all other files; check with `sha256sum --check sha256`
 
-`sha256` is written last and deleted first, so a checkpoint without it is incomplete. The checksums also
-detect damage, because orbax restores wrong numbers without an error if a bit of its data files has changed
-(orbax 0.12.8: 12 of 12 such changes).
+`sha256` is written last, so a checkpoint without it is incomplete. The checksums also detect damage, because
+orbax restores wrong numbers without an error if a bit of its data files has changed (orbax 0.12.8: 12 of 12
+such changes).
 """
 
 import errno
@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import sys
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
 from experiments.devices.multihost import broadcast_primary, is_primary, wait_for_all
 
-_CHECKSUMS, _RECORD = "sha256", "record.json"
+_CHECKSUMS, _RECORD, _DELETED = "sha256", "record.json", "deleted"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 
 
@@ -60,7 +61,7 @@ class Checkpoints:
     read_only: never change the folder. Otherwise damaged checkpoints are moved to `damaged` next to it.
 
   Raises:
-    CheckpointError: if `folder` is a file.
+    CheckpointError: if `folder` is a file, or all checkpoints are damaged.
   """
 
   def __init__(self, folder: pathlib.Path, *, higher_is_better: bool, keep: int = 2, read_only: bool = False):
@@ -70,13 +71,15 @@ class Checkpoints:
     self._higher_is_better, self._keep, self._read_only = higher_is_better, keep, read_only
     self._records: dict[int, dict[str, Any]] = {}
     self._damaged: dict[int, str] = {}
-    for path in self._folder.glob("[0-9]*"):
-      if not (path / _CHECKSUMS).exists():
-        continue
+    if not read_only and is_primary():
+      shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
+    for path in self._paths(is_complete=True):
       if damage := _damage(path, only=_RECORD):
         self._damaged[int(path.name)] = damage
       else:
         self._records[int(path.name)] = json.loads((path / _RECORD).read_text("utf-8"))
+    if self._damaged and not self._records:
+      raise self._all_damaged()
 
   def latest_step(self) -> int | None:
     """Returns the step of the newest checkpoint, or None if there is none."""
@@ -117,8 +120,8 @@ class Checkpoints:
     last, path, record = self.latest_step(), self._folder / str(step), {"position": position, "score": score}
     try:
       if is_primary():
-        for incomplete in self._incomplete():
-          _delete(incomplete)
+        for incomplete in self._paths(is_complete=False):
+          self._delete(incomplete)
         path.mkdir(parents=True)
         write_text(path / _RECORD, json.dumps(record))
       wait_for_all()
@@ -136,12 +139,13 @@ class Checkpoints:
     for old in {*self._records} - {*sorted(self._records)[-2:], *self.newest_steps(), self.best_step()}:
       del self._records[old]
       if is_primary():
-        _delete(self._folder / str(old))
+        self._delete(self._folder / str(old))
 
   def restore(self, target: Any, step: int | None = None) -> Checkpoint | None:
     """Restores a checkpoint. Returns None if there are no checkpoints.
 
-    A damaged checkpoint is replaced by the newest undamaged one, with a warning on standard error.
+    A damaged checkpoint is replaced by the newest undamaged one, or the best if it was the best, with a
+    warning on standard error.
 
     Args:
       target: pytree of arrays or `jax.ShapeDtypeStruct` like the state. Arrays are restored with their
@@ -154,19 +158,17 @@ class Checkpoints:
     steps = sorted({*self._records, *self._damaged}, reverse=True)
     if step is not None and step not in steps:
       raise CheckpointError(f"step must be one of the checkpoints {steps} in {self._folder}, got {step}")
-    if not steps:
-      return None
-    ordered = sorted(steps, key=lambda candidate: candidate != step)
+    ordered = sorted(self._records, reverse=True, key=self._rank if step == self.best_step() else None)
+    ordered.sort(key=lambda candidate: candidate != step)
     used = next((candidate for candidate in ordered if self._is_undamaged(candidate)), None)
-    if used is None:
-      listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in sorted(self._damaged.items()))
-      raise CheckpointError(
-        f"{self._folder}: all checkpoints are damaged ({listed}); move the folder away to train from scratch"
-      )
+    if used is None and steps:
+      raise self._all_damaged()
     if is_primary():
       self._report(used)
     self._damaged = {}
     wait_for_all()
+    if used is None:
+      return None
     path = self._folder / str(used) / "state"
     _check_same_arrays(path, target)
     arguments = ocp.args.StandardRestore(jax.tree.map(_with_sharding, target))
@@ -174,21 +176,20 @@ class Checkpoints:
 
   def _is_undamaged(self, step: int) -> bool:
     """Returns whether all files are undamaged. Process 0 checks them for all processes."""
-    if step in self._damaged:
-      return False
     damage = _damage(self._folder / str(step)) if is_primary() else ""
     if broadcast_primary(bool(damage)):
       self._damaged[step] = damage
       del self._records[step]
     return step in self._records
 
-  def _report(self, used: int) -> None:
+  def _report(self, used: int | None) -> None:
     """Warns of incomplete and damaged checkpoints, and moves damaged ones to the folder `damaged`."""
+    instead = "there is no other" if used is None else f"using step {used}"
     warnings = [
-      f"checkpoint of step {path.name} is incomplete; using step {used}" for path in self._incomplete()
+      f"checkpoint of step {path.name} is incomplete; {instead}" for path in self._paths(is_complete=False)
     ]
     for step, reason in sorted(self._damaged.items(), reverse=True):
-      warnings.append(f"checkpoint of step {step} is damaged ({reason}); using step {used}")
+      warnings.append(f"checkpoint of step {step} is damaged ({reason}); {instead}")
       if not self._read_only:
         target = self._folder.parent / "damaged" / str(step)
         shutil.rmtree(target, ignore_errors=True)
@@ -196,25 +197,34 @@ class Checkpoints:
         shutil.move(self._folder / str(step), target)
     print("".join(f"{warning}\n" for warning in warnings), end="", file=sys.stderr, flush=True)
 
-  def _incomplete(self) -> list[pathlib.Path]:
-    return [path for path in sorted(self._folder.glob("[0-9]*")) if not (path / _CHECKSUMS).exists()]
+  def _all_damaged(self) -> CheckpointError:
+    listed = "; ".join(f"step {step}: {reason}" for step, reason in sorted(self._damaged.items()))
+    return CheckpointError(
+      f"{self._folder}: all checkpoints are damaged ({listed}); move the folder away to train from scratch"
+    )
+
+  def _paths(self, *, is_complete: bool) -> list[pathlib.Path]:
+    """Returns the folders of checkpoints that are complete, or are not."""
+    paths = [path for path in self._folder.glob("*") if path.name.isdecimal()]
+    return sorted(path for path in paths if (path / _CHECKSUMS).exists() == is_complete)
+
+  def _delete(self, path: pathlib.Path) -> None:
+    """Deletes a checkpoint. It is renamed before, so that none is partially deleted."""
+    path.rename(self._folder / _DELETED)
+    shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
 
 
 def _checkpointer() -> ocp.Checkpointer:
   return ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
 
-def _delete(path: pathlib.Path) -> None:
-  """Deletes a checkpoint. If it is interrupted, the checkpoint is incomplete."""
-  (path / _CHECKSUMS).unlink(missing_ok=True)
-  shutil.rmtree(path, ignore_errors=True)
-
-
 def _damage(path: pathlib.Path, only: str = "") -> str:
   """Returns a description of the damage of all files of a checkpoint, or of one, or an empty string."""
   try:
     lines = (path / _CHECKSUMS).read_text("ascii").splitlines()
-    expected = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
+    if not all(re.fullmatch(r"[0-9a-f]{64}  \S+", line) for line in lines):
+      return f"{_CHECKSUMS} has changed"
+    expected = {line[66:]: line[:64] for line in lines}
     checksums = _checksums(path, only)
   except FileNotFoundError:
     return "it was deleted"

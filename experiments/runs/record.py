@@ -17,6 +17,7 @@ from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import DataError
 from experiments.data.task import SIDES, Languages, vocabulary_words
 from experiments.data.text_processor import TextProcessor
+from experiments.data.tokenizers import SubwordTokenizer
 from experiments.runs import workdir
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
@@ -32,7 +33,7 @@ class Record(NamedTuple):
   Attributes:
     config: config of the run.
     data: SHA-256 of each data file, by config field.
-    vocabularies: SHA-256 of the words of both languages.
+    vocabularies: SHA-256 of the words and subword models of both languages.
   """
 
   config: base.Config
@@ -136,7 +137,7 @@ def _more_steps_hint(before: base.Train, after: base.Train) -> str:
   if warmup == int(after.warmup_fraction * after.num_train_steps):
     return ""
   fraction = (warmup + 0.5) / after.num_train_steps if warmup else 0
-  return f", or keep the warm-up of {warmup} steps with --config.train.warmup_fraction={fraction:.6g}"
+  return f", or keep the warm-up of {warmup} steps with --config.train.warmup_fraction={fraction:.12g}"
 
 
 def check_same_data(folder: pathlib.Path, *splits: str) -> base.Config:
@@ -183,8 +184,12 @@ def _sha256(path: str) -> str:
 
 
 def vocabulary_digest(languages: Languages) -> str:
-  """Returns a SHA-256 of the words of both languages."""
-  return hashlib.sha256(json.dumps(vocabulary_words(*languages)).encode("utf-8")).hexdigest()
+  """Returns a SHA-256 of the words of both languages, and of their subword models if there are any."""
+  digest = hashlib.sha256(json.dumps(vocabulary_words(*languages)).encode("utf-8"))
+  for language in languages:
+    if isinstance(language.tokenizer, SubwordTokenizer):
+      digest.update(language.tokenizer.model)
+  return digest.hexdigest()
 
 
 def read_languages(folder: pathlib.Path, record: Record) -> Languages:

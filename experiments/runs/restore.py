@@ -200,7 +200,7 @@ def _restore(record: Record, folder: pathlib.Path) -> tuple[Task, TrainSpec, Any
   task, spec = _make_task_and_spec(record, folder)
   checkpoints = open_checkpoints(record.config, folder)
   if checkpoints.latest_step() is None:
-    raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
+    raise WorkdirError(f"{folder}: no complete checkpoint yet; train with --workdir={folder}")
   return task, spec, select_params(record.config, checkpoints, spec)
 
 
@@ -228,7 +228,7 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
   checkpoints = open_checkpoints(config, folder)
   best, last = checkpoints.best_step(), checkpoints.latest_step()
   if best is None or last is None:
-    raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
+    raise WorkdirError(f"{folder}: no complete checkpoint yet; train with --workdir={folder}")
   params = _restore_params(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
   if damaged := sorted({*steps} - params.keys()):
     raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} is damaged")

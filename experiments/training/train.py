@@ -105,10 +105,11 @@ def train(
           state = hooks.log(run, step, state, gradient_norm)
         if validates:
           score = hooks.validate(run, step, state)
-          stop = stop or _stop_signal(step, requested(), is_last=is_last)  # requested meanwhile
         if validates or stop:
           with progress.paused("writing checkpoints"):
             checkpoints.save(step, state, batches.get_state(), score)
+        if validates:
+          stop = stop or _stop_signal(step, requested(), is_last=is_last)  # requested meanwhile
         if stop:
           raise Preempted(f"stopped at step {step:,}; run the same command again to resume", stop)
         is_done = is_last or (validates and hooks.should_stop_early(run))

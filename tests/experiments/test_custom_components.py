@@ -368,6 +368,16 @@ def test_objects_without_a_name_are_errors(value):
     components.with_names(config)
 
 
+def test_decorated_objects_with_another_name_are_errors(write_module):
+  module = write_module(
+    "import functools\nfrom examples.custom_components import gaussian\n"
+    "@functools.wraps(gaussian)\ndef mine(config):\n  return gaussian(config)\n"
+  )
+  mine = components.resolve("model.attention", f"{module}:mine")
+  with pytest.raises(ConfigError, match=r"config\.model\.attention must be a name, or a function"):
+    components.with_names(base.Config(model=base.Model(attention=mine)))
+
+
 def test_config_files_outside_the_path_hold_no_objects(tmp_path):
   path = tmp_path / "my_config.py"
   path.write_text(

@@ -149,7 +149,9 @@ def test_translation_maps_have_labels(source, columns, is_truncated, tmp_path, m
   rows = ["il", "gatto", *([] if is_truncated else ["</s>"])]
   weights = np.full((len(rows), len(columns)), 1 / len(columns))
   drawn = []
-  monkeypatch.setattr(run_figures.figures, "try_to_save", lambda draw, path: drawn.append((path, draw())) or True)
+  monkeypatch.setattr(
+    run_figures.figures, "try_to_save", lambda draw, path: drawn.append((path, draw())) or True
+  )
   translation = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_truncated)
   assert run_figures.draw_translation(tmp_path / "map.png", SOURCE, source, translation)
   ((path, figure),) = drawn

@@ -279,3 +279,30 @@ def test_files_are_errors(tmp_path):
   with pytest.raises(CheckpointError) as caught:
     open_checkpoints(tmp_path / "checkpoints")
   assert one_line(caught) == f"{tmp_path / 'checkpoints'}: expected a folder, got a file"
+
+
+def test_other_folders_are_left_alone(tmp_path):
+  write(tmp_path, {100: 0.5})
+  shutil.copytree(tmp_path / "100", tmp_path / "100.bak")
+  (tmp_path / "2024-notes").mkdir()
+  checkpoints = open_checkpoints(tmp_path)
+  assert checkpoints.latest_step() == 100
+  checkpoints.save(200, state_of(200), {}, None)
+  assert {path.name for path in tmp_path.iterdir()} == {"100", "200", "100.bak", "2024-notes"}
+
+
+def test_interrupted_deletions_are_finished(tmp_path, capfd):
+  write(tmp_path, {100: 0.5, 200: 0.4})
+  shutil.copytree(tmp_path / "100", tmp_path / "deleted")
+  assert_is_of(open_checkpoints(tmp_path).restore(like()), 200)
+  assert {path.name for path in tmp_path.iterdir()} == {"100", "200"}
+  assert capfd.readouterr().err == ""
+
+
+def test_the_best_is_replaced_by_the_next_best(tmp_path, capfd):
+  write(tmp_path, {100: 0.5, 200: 0.9, 300: 0.7, 400: 0.1})
+  (tmp_path / "200" / "record.json").touch()
+  (tmp_path / "200" / "state" / "manifest.ocdbt").unlink()
+  checkpoints = open_checkpoints(tmp_path, read_only=True)
+  assert_is_of(checkpoints.restore(like(), checkpoints.best_step()), 300)
+  assert capfd.readouterr().err.endswith("using step 300\n")

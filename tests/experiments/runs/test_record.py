@@ -201,6 +201,14 @@ def test_records_are_written_last(tmp_path, config, monkeypatch, side):
     read_record(tmp_path)
 
 
+def test_vocabulary_digests_have_the_subword_models():
+  texts = ["the cat sleeps", "a dog barks"] * 20
+  options = {"tokenization": "subword", "lowercase": True, "min_count": 1, "vocabulary_size": 0}
+  first, second = (TextProcessor.learn(texts, subword_model=kind, **options) for kind in ("unigram", "bpe"))
+  renamed = dataclasses.replace(second, vocabulary=first.vocabulary)
+  assert vocabulary_digest((first, first)) != vocabulary_digest((first, renamed))
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_changed_vocabularies_are_errors(folder, side):
   path, record = folder / f"vocabulary.{side}.txt", read_record(folder)

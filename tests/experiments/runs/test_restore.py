@@ -128,7 +128,7 @@ def test_warm_starts_need_same_vocabularies(trained, tmp_path):
   write_run(begun, Record(CONFIG, {}, vocabulary_digest(languages)), languages)
   for config, message in (
     (dataclasses.replace(CONFIG, init_from=str(tmp_path / "none")), "no run here"),
-    (dataclasses.replace(CONFIG, init_from=str(begun)), "no checkpoint yet"),
+    (dataclasses.replace(CONFIG, init_from=str(begun)), "no complete checkpoint yet"),
     (dataclasses.replace(CONFIG, init_from=str(tmp_path / "run")), "no run here"),
   ):
     with pytest.raises(UserError, match=message):
