@@ -125,6 +125,9 @@ class Checkpoints:
         path.mkdir(parents=True)
         write_text(path / _RECORD, json.dumps(record))
       wait_for_all()
+      # When orbax finds a full disk, its threads also print tracebacks.
+      if shutil.disk_usage(path).free < sum(leaf.nbytes for leaf in jax.tree.leaves(state)):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
       _checkpointer().save(path / "state", args=ocp.args.StandardSave(state))
       if is_primary():
         lines = (f"{checksum}  {name}\n" for name, checksum in _checksums(path).items())

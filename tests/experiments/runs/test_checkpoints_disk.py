@@ -3,6 +3,7 @@
 import itertools
 import random
 import resource
+import shutil
 import signal
 import time
 import warnings
@@ -121,3 +122,16 @@ def test_files_instead_of_folders_are_errors(tmp_path):
   with pytest.raises(CheckpointError) as caught:
     save(checkpoints, 100)
   assert "step 100: Not a directory; there is no other" in str(caught.value)
+
+
+def test_full_disks_are_found_before_writing(tmp_path, monkeypatch):
+  write(tmp_path, {100: 0.5})
+  usage = shutil.disk_usage(tmp_path)
+  monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))
+  checkpoints = open_checkpoints(tmp_path)
+  with pytest.raises(CheckpointError) as caught:
+    save(checkpoints, 200)
+  assert str(caught.value) == (
+    "cannot write the checkpoint of step 200: No space left on device; the last one is of step 100"
+  )
+  assert_is_of(open_checkpoints(tmp_path).restore(like()), 100)
