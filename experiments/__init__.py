@@ -14,7 +14,7 @@ The files in this folder are the scripts. Each package may import those above it
     comparison  comparison of runs, and sweeps
     benchmarks, peers, studies, explorer, introduction
 
-`training/train.py` is a good start: from the config to the trained translator.
+`training/loop.py` is a good start: from the config to the trained translator.
 """
 
 import os

@@ -22,7 +22,7 @@ from experiments.evaluation import reporting
 from experiments.evaluation.evaluate import load_custom_metrics
 from experiments.inference.translator import Translator
 from experiments.runs import workdir
-from experiments.training.train import train
+from experiments.training.loop import train
 
 # JAX ends all processes if one has sent no heartbeat for this time, also if a device waits for it.
 _HEARTBEAT_SECONDS = 30

@@ -5,7 +5,7 @@ import pytest
 from helpers.small_runs import CONFIG, ONE_DEVICE, Steps
 
 from experiments.runs import restore, run_setup
-from experiments.training import train as loop
+from experiments.training import loop
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from experiments.runs import load
 from experiments.runs.record import Record, write_record
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
-from experiments.training.train import train
+from experiments.training.loop import train
 
 MODULE = "examples.custom_components"
 IMPORT = "from examples import custom_components\n"

@@ -9,7 +9,7 @@ from helpers import scripts
 
 from configs import base
 from experiments.runs import load
-from experiments.training.train import train
+from experiments.training.loop import train
 
 pytestmark = pytest.mark.exhaustive
 

@@ -27,7 +27,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
   [
     "experiments.cli.flags",
-    "experiments.training.train",
+    "experiments.training.loop",
     "experiments.figures.run_figures",
   ]
 )

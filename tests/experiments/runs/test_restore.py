@@ -19,7 +19,7 @@ from experiments.runs import load, load_ensemble, restore, workdir
 from experiments.runs.record import Record, read_config, vocabulary_digest, write_run
 from experiments.runs.restore import warm_start
 from experiments.runs.workdir import WorkdirError
-from experiments.training import train as loop
+from experiments.training import loop
 
 pytestmark = pytest.mark.usefixtures("fast")
 

@@ -1,4 +1,4 @@
-"""Tests of the pipeline of experiments/training/train.py."""
+"""Tests of the pipeline of experiments/training/loop.py."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 from configs import base
 from experiments.data.tasks import make_task
-from experiments.training.train import make_pipeline
+from experiments.training.loop import make_pipeline
 
 CONFIG = base.Config(seed=3, train=base.Train(num_train_steps=11, batch_size=5))
 TASK = make_task(CONFIG)

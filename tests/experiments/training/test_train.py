@@ -1,4 +1,4 @@
-"""Tests of experiments/training/train.py in this process. test_scripts.py runs the script."""
+"""Tests of experiments/training/loop.py in this process. test_scripts.py runs the script."""
 
 import contextlib
 import dataclasses
@@ -20,8 +20,7 @@ from experiments.learning.step import abstract_state, make_train_spec
 from experiments.runs import load, run_setup, workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.record import read_config
-from experiments.training import hooks
-from experiments.training import train as loop
+from experiments.training import hooks, loop
 
 pytestmark = pytest.mark.usefixtures("fast")
 
