@@ -144,10 +144,10 @@ class Model:
     position_encoding: of transformers: "sinusoidal", "relative", "rotary" or "none".
     normalize_qk: whether transformers normalize the queries and keys of each head.
     tied_embeddings: whether the decoder's output kernel is its transposed embedding.
-    dropout_rate: probability of dropping a unit in training, in [0, 1).
+    dropout_rate: probability of dropping a unit in training.
     variational_dropout: whether a unit is dropped at all positions of a sentence or at none.
-    recurrent_dropout_rate: probability of dropping a unit of the state in recurrent products, in [0, 1).
-    word_dropout_rate: probability of dropping a word at all its positions in a sentence, in [0, 1).
+    recurrent_dropout_rate: probability of dropping a unit of the state in recurrent products.
+    word_dropout_rate: probability of dropping a word at all its positions in a sentence.
     dtype: dtype of the computation, "float32" or "bfloat16"; parameters are float32.
   """
 
@@ -212,10 +212,10 @@ class Train:
       Results only differ by dropout.
     learning_rate: peak learning rate.
     schedule: "cosine" or "linear" (to 0 at the last step), "inverse_square_root", or "constant".
-    warmup_fraction: fraction of the steps before the peak learning rate, in [0, 1).
+    warmup_fraction: fraction of the steps before the peak learning rate.
     grad_clip_norm: maximum global norm of the gradient.
     weight_decay: decoupled weight decay (AdamW), not applied to biases and scales.
-    label_smoothing: probability of the training labels that is spread over the vocabulary, in [0, 1). Not
+    label_smoothing: probability of the training labels that is spread over the vocabulary. Not
       used in validation.
     train_eos: whether to train the end of sentences; without it, translations do not end (Newman et al. 2020,
       arXiv:2010.07174).
@@ -223,7 +223,7 @@ class Train:
       alignments (see `attention.losses.alignment_loss`); 0 to disable. Part of the training loss only.
     coverage_loss_weight: weight of the coverage loss per target word (see `attention.losses.coverage_loss`);
       0 to disable. Part of the training loss only.
-    ema_decay: decay of the moving average of the parameters that is used for translation, in [0, 1); 0 to
+    ema_decay: decay of the moving average of the parameters that is used for translation; 0 to
       disable.
     best_metric: validation metric that determines the best checkpoint, such as "loss" or "bleu".
     early_stopping_patience: number of validations without improvement after which training stops; 0 to

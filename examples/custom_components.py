@@ -49,7 +49,7 @@ def length_ratio(translations, examples, scored):
 class Reversal:
   """Letters, written in reverse order."""
 
-  splits = ("test",)  # evaluated at the end of training, and by experiments.evaluate
+  splits: tuple[str, ...] = ("test",)  # evaluated at the end of training, and by experiments.evaluate
   validation_split = "test"  # evaluated during training
   has_alignments = True  # batches have links, for config.train.alignment_loss_weight
 

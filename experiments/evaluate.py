@@ -35,7 +35,7 @@ _NUM_EXAMPLES = flags.DEFINE_integer(
 _CUSTOM_METRICS = flags.DEFINE_string(
   "custom_metrics",
   None,
-  "package.module:name, separated by commas; default: from the config",
+  "package.module:name, separated by commas, instead of those of the config",
 )
 _DATA = flags.DEFINE_string("data", None, "file of pairs to evaluate on, instead of the splits of the task")
 _ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()

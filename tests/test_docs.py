@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import pathlib
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -118,6 +119,10 @@ def test_links_and_paths_exist(name):
     assert importlib.util.find_spec(script) is not None, script
   for path in set(re.findall(r"(?:configs|experiments|tests|attention)/[\w/]+\.py\b", text)):
     assert (ROOT / path).exists(), path
+  imports = r"^from ((?:experiments|attention|configs)\b[\w.]*) import (.+)$"
+  for module, names in set(re.findall(imports, text, flags=re.MULTILINE)):
+    for imported in names.split(", "):
+      assert pkgutil.resolve_name(f"{module}.{imported}") is not None
   for link in set(re.findall(r"\]\((?!http)([^)#\s]+)", text)):
     assert (ROOT / name).parent.joinpath(link).exists(), link
   makefile = (ROOT / "Makefile").read_text("utf-8")

@@ -83,6 +83,9 @@ def resolve(field: str, name: str) -> Any:
   """
   try:
     return pkgutil.resolve_name(name)
+  except ModuleNotFoundError as error:
+    searched = "Python searches the current folder, PYTHONPATH and installed packages"
+    raise ConfigError(f"config.{field}={name}: {format_error(error, name)}; {searched}") from error
   except (Exception, SystemExit) as error:  # custom code may raise anything
     raise ConfigError(f"config.{field}={name}: {format_error(error, name)}") from error
 

@@ -35,7 +35,7 @@ def _fields(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Fi
 
 
 def describe(name: str) -> str:
-  """Returns the description of a field in configs/base.py, and its range.
+  """Returns the description of a field in configs/base.py, and which numbers are allowed.
 
   >>> describe("model.num_layers")
   'number of encoder layers; from 1 to 1,000'
@@ -47,7 +47,7 @@ def describe(name: str) -> str:
   match = re.search(rf"\n  {field}: (.+(?:\n    .+)*)", inspect.getdoc(config) or "")
   text = " ".join(match[1].split()).removesuffix(".") if match else ""
   rule = rules()[name]
-  return f"{text}; {rule['allowed']}" if "range" in rule else text
+  return f"{text}; {rule['allowed']}" if rule and "custom" not in rule and "choices" not in rule else text
 
 
 def set_field(config: Any, name: str, value: Any) -> None:

@@ -1,5 +1,6 @@
 """Evaluation of a translator."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -32,13 +33,14 @@ def _custom_metric(name: str) -> Metric:
     try:
       value = metric(*inputs)
     except (Exception, SystemExit) as error:  # custom code may raise anything
-      raise ConfigError(
-        f"config.evaluation.custom_metrics={name}: {components.format_error(error, name)}"
-      ) from error
+      raise ConfigError(f"config.{field}={name}: {components.format_error(error, name)}") from error
     try:
-      return float(value)
-    except (TypeError, ValueError) as error:
-      raise ConfigError(f"config.{field}={name} must return a number, got {value!r:.80}") from error
+      number = float(value)
+    except (TypeError, ValueError):
+      number = math.nan
+    if not math.isfinite(number):
+      raise ConfigError(f"config.{field}={name} must return a finite number, got {value!r:.80}")
+    return number
 
   return checked_metric
 
@@ -71,7 +73,7 @@ def evaluate(
   reference_tokens = [[*map(compose, example.target)] for example in examples]
   is_aligned = any(example.alignment is not None for example in examples)
   pairs = [(example.source, example.target) for example in examples]
-  scored = translator.score_tokens(pairs, with_attention=is_aligned)
+  scored = translator.score_tokens(pairs, with_attention=is_aligned or bool(custom_metrics))
   values = {
     "sentences": float(len(examples)),
     "exact_match": metrics.exact_match(texts, references),

@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
+from configs import base
 from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
 from experiments.devices.multihost import broadcast_primary, is_primary, wait_for_all
+from experiments.evaluation.metrics import HIGHER_IS_BETTER
 
 _CHECKSUMS, _RECORD, _DELETED = "sha256", "record.json", "deleted"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
@@ -215,6 +217,17 @@ class Checkpoints:
     """Deletes a checkpoint. It is renamed before, so that none is partially deleted."""
     path.rename(self._folder / _DELETED)
     shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
+
+
+def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
+  """Returns the checkpoints of a run."""
+  higher_is_better = HIGHER_IS_BETTER[config.train.best_metric]
+  return Checkpoints(
+    folder / "checkpoints",
+    higher_is_better=higher_is_better,
+    keep=config.train.max_to_keep,
+    read_only=read_only,
+  )
 
 
 def _checkpointer() -> ocp.Checkpointer:

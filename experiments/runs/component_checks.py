@@ -17,7 +17,7 @@ from experiments.cli import components
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import UserError
 from experiments.data.batches import Batch
-from experiments.data.task import Example, Task
+from experiments.data.task import SIDES, Example, Task
 from experiments.devices.sharding import local_rows, place_batch
 from experiments.evaluation.evaluate import evaluate, load_custom_metrics
 from experiments.inference.translator import make_translator
@@ -93,6 +93,9 @@ def _examples(task: Task, split: str) -> list[Example]:
   examples = task.examples(split, 2)
   if not (isinstance(examples, list) and examples and all(isinstance(item, Example) for item in examples)):
     raise TypeError(f"examples({split!r}, 2) must return a list of Example, got {examples!r:.200}")
+  for name, tokens in [(side, getattr(example, side)) for example in examples for side in SIDES]:
+    if isinstance(tokens, str):
+      raise TypeError(f"{name} of an Example must be a tuple of tokens, got {tokens!r:.80}")
   return examples
 
 

@@ -16,11 +16,10 @@ from experiments.cli.config_fields import ConfigError
 from experiments.data.task import SIDES, Task
 from experiments.data.tasks import make_task
 from experiments.devices.sharding import fetch_local, make_mesh
-from experiments.evaluation.metrics import HIGHER_IS_BETTER
 from experiments.inference.translator import Translator, make_translator
 from experiments.learning.model import make_task_model
 from experiments.learning.step import TrainSpec, TrainState, abstract_state, eval_params, make_train_spec
-from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.checkpoints import Checkpoints, open_checkpoints
 from experiments.runs.record import Record, read_config, read_languages, read_record
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
@@ -233,17 +232,6 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
   if damaged := sorted({*steps} - params.keys()):
     raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} is damaged")
   return KeptCheckpoints(params, best if config.evaluation.checkpoint == "best" else last)
-
-
-def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
-  """Returns the checkpoints of a run."""
-  higher_is_better = HIGHER_IS_BETTER[config.train.best_metric]
-  return Checkpoints(
-    folder / "checkpoints",
-    higher_is_better=higher_is_better,
-    keep=config.train.max_to_keep,
-    read_only=read_only,
-  )
 
 
 def select_params(config: base.Config, checkpoints: Checkpoints, spec: TrainSpec) -> Any:

@@ -85,23 +85,24 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
   if base.is_custom(model.normalizer):
     is_used = has_normalizer and not base.is_custom(model.attention)
     yield "model.normalizer", is_used, "softmax, because a custom one has no effect on this model"
-  if any(map(base.is_custom, (model.encoder, model.decoder, model.attention))):
-    return  # custom components may use any field
   has_recurrence = is_recurrent or model.encoder == "recurrent"
+  is_decoder_custom = base.is_custom(model.decoder)
+  # A custom component may use any field, but only a recurrent or custom decoder has the first four.
+  is_custom = any(map(base.is_custom, (model.encoder, model.decoder, model.attention)))
   for name, is_used in {
-    "num_heads": is_transformer or model.attention == "multi_head",
-    "mlp_dim": is_transformer,
-    "position_encoding": is_transformer,
-    "normalize_qk": is_transformer,
-    "attention": is_recurrent,
-    "qk_features": is_recurrent and model.attention not in ("bilinear", "local", "none"),
-    "normalizer": has_normalizer,
-    "attend_order": is_recurrent,
-    "input_feeding": is_recurrent,
-    "embed_dim": has_recurrence,
-    "residual": has_recurrence,
-    "layer_norm": has_recurrence,
-    "recurrent_dropout_rate": has_recurrence,
+    "attention": is_recurrent or is_decoder_custom,
+    "attend_order": is_recurrent or is_decoder_custom,
+    "input_feeding": is_recurrent or is_decoder_custom,
+    "normalizer": has_normalizer or is_decoder_custom,
+    "num_heads": is_custom or is_transformer or model.attention == "multi_head",
+    "mlp_dim": is_custom or is_transformer,
+    "position_encoding": is_custom or is_transformer,
+    "normalize_qk": is_custom or is_transformer,
+    "qk_features": is_custom or (is_recurrent and model.attention not in ("bilinear", "local", "none")),
+    "embed_dim": is_custom or has_recurrence,
+    "residual": is_custom or has_recurrence,
+    "layer_norm": is_custom or has_recurrence,
+    "recurrent_dropout_rate": is_custom or has_recurrence,
   }.items():
     default = getattr(base.Model(), name)
     is_default = getattr(model, name) == default

@@ -26,8 +26,8 @@ from experiments.learning.step import (
   make_step,
 )
 from experiments.runs import workdir
-from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.restore import open_checkpoints, select_params, warm_start
+from experiments.runs.checkpoints import Checkpoints, open_checkpoints
+from experiments.runs.restore import select_params, warm_start
 from experiments.runs.run_setup import open_run
 from experiments.training import hooks
 from experiments.training.progress import Profile, Progress

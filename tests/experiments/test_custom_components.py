@@ -306,7 +306,7 @@ FAILING = {
   "metric_is_text": (
     "evaluation.custom_metrics",
     "def Part(*_):\n  return 'good'",
-    "must return a number, got 'good'",
+    "must return a finite number, got 'good'",
   ),
   "metric_arguments": (
     "evaluation.custom_metrics",

@@ -116,7 +116,12 @@ def test_wrong_results_are_named(write_module, field, text, message):
 
 @pytest.mark.parametrize(
   ("result", "message"),
-  [("None", "must return a number, got None"), ("[1.0]", "got [1.0]"), ("sys.exit()", "part: SystemExit (")],
+  [
+    ("None", "must return a finite number, got None"),
+    ("[1.0]", "got [1.0]"),
+    ("float('nan')", "must return a finite number, got nan"),
+    ("sys.exit()", "part: SystemExit ("),
+  ],
 )
 def test_wrong_metrics_are_named(write_module, result, message):
   name = write_module(f"import sys\ndef part(*_):\n  return {result}\n") + ":part"

@@ -232,6 +232,20 @@ def test_unused_fields_are_errors(field, value):
   assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+  ("field", "value"),
+  [("attention", "mine:layer"), ("attention", "none"), ("attend_order", "after"), ("normalizer", "sigmoid")],
+)
+def test_custom_encoders_do_not_hide_unused_fields(field, value):
+  model = dataclasses.replace(TRANSFORMERS, encoder="mine:encoder", mlp_dim=32, embed_dim=5)
+  validate(base.Config(model=model))
+  with pytest.raises(ConfigError, match=rf"^config\.model\.{field} must be .*, because it has no effect"):
+    validate(_set(base.Config(model=model), f"model.{field}", value))
+  validate(
+    _set(base.Config(model=dataclasses.replace(model, decoder="mine:decoder")), f"model.{field}", value)
+  )
+
+
 @pytest.mark.parametrize(("field", "value"), [("position_encoding", "rotary"), ("num_heads", 8)])
 def test_recurrent_models_use_fewer_fields(field, value):
   with pytest.raises(
