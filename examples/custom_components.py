@@ -21,7 +21,7 @@ from flax import linen as nn
 
 import attention
 from experiments.data.batches import make_batch
-from experiments.data.task import Example
+from experiments.data.task import Example, Task
 from experiments.data.text_processor import TextProcessor
 from experiments.data.tokenizers import WordTokenizer
 from experiments.data.vocabularies import Vocabulary
@@ -43,10 +43,10 @@ def length_ratio(translations, examples, scored):
   return sum(len(translation.tokens) for translation in translations) / target_length
 
 
-# A task is a class with the members of `experiments.data.task.Task`.
+# A task is a subclass of `experiments.data.task.Task`.
 
 
-class Reversal:
+class Reversal(Task):
   """Letters, written in reverse order."""
 
   splits: tuple[str, ...] = ("test",)  # evaluated at the end of training, and by experiments.evaluate

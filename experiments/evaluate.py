@@ -57,7 +57,7 @@ def main() -> None:
   translator = load(folder, checkpoint=_CHECKPOINT.value, decode_options=decode_options)
   decoding_flags.check_decode_flags(_DECODE_FLAGS, translator.decode_options.beam_size)
   num_examples = config.evaluation.num_eval_examples if _NUM_EXAMPLES.value is None else _NUM_EXAMPLES.value
-  if not num_examples and _DATA.value is None and getattr(translator.task, "is_infinite", False):
+  if not num_examples and _DATA.value is None and translator.task.is_infinite:
     raise cli.UsageError("--num_examples must be at least 1 for a task with unlimited sentences, got 0")
   custom_metrics = load_custom_metrics(config.evaluation)
   if _DATA.value is None:

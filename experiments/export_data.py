@@ -30,7 +30,7 @@ def main() -> None:
   splits = dict.fromkeys(("train", task.validation_split, *task.splits))
   if _SPLIT.value not in splits:
     raise cli.UsageError(f"--split must be one of {', '.join(splits)}, got {_SPLIT.value!r}")
-  if not _NUM_EXAMPLES.value and getattr(task, "is_infinite", False):
+  if not _NUM_EXAMPLES.value and task.is_infinite:
     raise cli.UsageError("--num_examples must be at least 1 for a task with unlimited sentences, got 0")
   examples = task.examples(_SPLIT.value, _NUM_EXAMPLES.value)
   pairs = [SentencePair(example.source_text, example.target_text, example.alignment) for example in examples]

@@ -126,7 +126,7 @@ def _translate(
   if _FIGURE.value is not None and not sources[0]:
     raise cli.UsageError(f"--text must have at least one word for --attention_png, got {texts[0]!r}")
   _warn_unknown(source.vocabulary.unknown(token for tokens in sources for token in tokens))
-  _warn_long([len(tokens) for tokens in sources], getattr(translator.task, "max_length", None))
+  _warn_long([len(tokens) for tokens in sources], translator.task.max_length)
   line_numbers = range(first, first + len(texts))
   with_attention = _FIGURE.value is not None or _REPLACE_UNKNOWN.value
   n_best = translator.n_best(sources, with_attention=with_attention, example_ids=line_numbers)

@@ -14,11 +14,11 @@ from experiments.data.batches import Batch
 from experiments.data.buckets import Buckets
 from experiments.data.data_checks import find_warnings
 from experiments.data.parallel_corpus import SentencePair, read_pairs
-from experiments.data.task import SIDES, Example, Languages, make_example
+from experiments.data.task import SIDES, Example, Languages, Task, make_example
 from experiments.data.text_processor import TextProcessor
 
 
-class ParallelText:
+class ParallelText(Task):
   """Sentence pairs from files, one `source TAB target` per line. See text/parallel_corpus.py.
 
   Only the ids of the training text are kept in memory. Alignments are between words, so they are used only

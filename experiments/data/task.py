@@ -1,6 +1,7 @@
 """The interface of tasks."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from configs import base
 from experiments.data.batches import Batch
@@ -33,32 +34,41 @@ Languages = tuple[TextProcessor, TextProcessor]  # source, target
 SIDES = ("source", "target")
 
 
-class Task(Protocol):
-  """Training batches and evaluation examples of a translation task.
-
-  A task may also have these attributes:
-
-  * config_fields: names of the fields of `config.data` that it reads, except `task`. Other fields must have
-    their default values. Default: all fields are accepted.
-  * is_infinite: the splits have no last sentence. Default: False.
-  * has_alignments: training batches can have links (`make_batch(..., alignments=...)`), which
-    `config.train.alignment_loss_weight` needs. Default: False.
-  * max_length: maximum number of source tokens in training. Longer sentences are reported when translating.
-  * warnings: lines that are printed at the start of training.
+class Task:
+  """Training batches and evaluation examples of a translation task. A base class.
 
   Attributes:
     source: source language.
     target: target language.
     splits: splits that are evaluated after training.
     validation_split: split that is evaluated during training.
+    config_fields: names of the fields of `config.data` that it reads, except `task`; other fields must have
+      their default values. None: all fields are accepted.
+    is_infinite: the splits have no last sentence.
+    has_alignments: training batches can have links (`make_batch(..., alignments=...)`), which
+      `config.train.alignment_loss_weight` needs.
+    max_length: maximum number of source tokens in training, or None. Longer sentences are reported when
+      translating.
+    warnings: lines that are printed at the start of training.
   """
 
   source: TextProcessor
   target: TextProcessor
   splits: tuple[str, ...]
   validation_split: str
+  config_fields: tuple[str, ...] | None = None
+  is_infinite = False
+  has_alignments = False
+  max_length: int | None = None
+  warnings: Sequence[str] = ()
 
-  def __init__(self, config: base.Config, languages: Languages | None = None): ...
+  def __init__(self, config: base.Config, languages: Languages | None = None):
+    """Creates the task of a config.
+
+    Args:
+      config: config of the run.
+      languages: languages of an existing run, which the task must use. Default: the task makes its own.
+    """
 
   def training_batch(self, step: int) -> Batch:
     """Returns the batch of a training step. The first step is 0.
@@ -66,15 +76,15 @@ class Task(Protocol):
     It depends only on the config and the step, so that runs can be resumed. All processes create the same
     batch and use their rows of it.
     """
-    ...
+    raise NotImplementedError
 
   def __str__(self) -> str:
     """Returns a short description of the training data."""
-    ...
+    return type(self).__name__
 
   def examples(self, split: str, count: int) -> list[Example]:
     """Returns the first `count` sentences of a split, or all sentences if `count` is 0."""
-    ...
+    raise NotImplementedError
 
 
 def make_example(pair: SentencePair, source: TextProcessor, target: TextProcessor) -> Example:

@@ -14,7 +14,6 @@ TASKS: dict[str, type[Task]] = {
   "scan": Scan,
   "parallel_text": ParallelText,
 }
-_TASK_ATTRIBUTES = ("source", "target", "splits", "validation_split", "training_batch", "examples")
 
 
 def make_task(config: base.Config, languages: Languages | None = None) -> Task:
@@ -28,29 +27,28 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
     DataError: if a file cannot be used, or the languages do not fit the task.
     ConfigError: if a custom task is not a `Task`.
   """
-  if not base.is_custom(config.data.task):
-    return task_class(config.data)(config, languages)
-  task = components.build("data.task", config.data.task, config, languages)
-  missing = [name for name in _TASK_ATTRIBUTES if not hasattr(task, name)]
-  if missing:
-    raise ConfigError(
-      f"config.data.task={config.data.task} must return a task (see experiments.data.task.Task) with "
-      f"{', '.join(_TASK_ATTRIBUTES)}, got one without {', '.join(missing)}"
-    )
-  for name, is_valid, allowed in (
-    ("splits", _is_names(task.splits), "a tuple of at least one name"),
-    ("validation_split", isinstance(task.validation_split, str), "a name"),
-    ("source", isinstance(task.source, TextProcessor), "a TextProcessor"),
-    ("target", isinstance(task.target, TextProcessor), "a TextProcessor"),
-  ):
-    if not is_valid:
-      value = getattr(task, name)
-      raise ConfigError(f"config.data.task={config.data.task}: {name} must be {allowed}, got {value!r:.80}")
+  cls, field = task_class(config.data), f"config.data.task={config.data.task}"
+  if base.is_custom(config.data.task):
+    task = components.build("data.task", config.data.task, config, languages)
+    _check_attributes(field, task)
+  else:
+    task = cls(config, languages)
   if languages and vocabulary_words(task.source, task.target) != vocabulary_words(*languages):
-    raise ConfigError(
-      f"config.data.task={config.data.task}: source and target must be the languages of the run, got others"
-    )
+    raise ConfigError(f"{field}: source and target must have the vocabularies of the run, got others")
   return task
+
+
+def _check_attributes(field: str, task: Task) -> None:
+  """Raises ConfigError if an attribute of a custom task is not valid."""
+  for name, is_valid, allowed in (
+    ("splits", _is_names, "a tuple of at least one name"),
+    ("validation_split", lambda value: isinstance(value, str), "a name"),
+    ("source", lambda value: isinstance(value, TextProcessor), "a TextProcessor"),
+    ("target", lambda value: isinstance(value, TextProcessor), "a TextProcessor"),
+  ):
+    value = getattr(task, name, None)
+    if not is_valid(value):
+      raise ConfigError(f"{field}: {name} must be {allowed}, got {value!r:.80}")
 
 
 def _is_names(value: object) -> bool:
@@ -58,13 +56,18 @@ def _is_names(value: object) -> bool:
 
 
 def task_class(data: base.Data) -> type[Task]:
-  """Returns the class of a task, or the function that a custom task names.
+  """Returns the class of a task.
 
   Raises:
-    ConfigError: if it does not exist.
+    ConfigError: if it does not exist, or a custom task is not a subclass of `Task`.
   """
-  if base.is_custom(data.task):
-    return components.resolve("data.task", data.task)
-  if data.task not in TASKS:
+  if data.task in TASKS:
+    return TASKS[data.task]
+  if not base.is_custom(data.task):
     raise ConfigError(f"config.data.task must be one of {', '.join(TASKS)}, got {data.task!r}")
-  return TASKS[data.task]
+  cls = components.resolve("data.task", data.task)
+  if not (isinstance(cls, type) and issubclass(cls, Task)):
+    raise ConfigError(
+      f"config.data.task={data.task} must be a subclass of experiments.data.task.Task, got {cls}"
+    )
+  return cls

@@ -68,7 +68,7 @@ def live_model(
     "max_length": translator.decode_options.max_length,
     "beam_size": translator.decode_options.beam_size,
     "length_penalty": translator.decode_options.length_penalty,
-    "max_train_length": getattr(translator.task, "max_length", None),
+    "max_train_length": translator.task.max_length,
     "layout": [{"name": name, "shape": array.shape} for name, array in first.items()],
     "step": kept.step,
     "checkpoints": [

@@ -54,16 +54,16 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
     return
   task = tasks.task_class(data)
   all_fields = [field.name for field in dataclasses.fields(defaults)]
-  task_fields = ("task", *getattr(task, "config_fields", all_fields))
+  task_fields = ("task", *(all_fields if task.config_fields is None else task.config_fields))
   for name in all_fields:
     default = getattr(defaults, name)
     is_allowed = name in task_fields or getattr(data, name) == default
     hint = " (text files are for configs/parallel_text.py)" if name.endswith("_file") else ""
     yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={data.task}{hint}"
   for name in ("num_eval_examples", "num_validation_examples"):
-    is_finite = not getattr(task, "is_infinite", False) or getattr(config.evaluation, name) > 0
+    is_finite = not task.is_infinite or getattr(config.evaluation, name) > 0
     yield f"evaluation.{name}", is_finite, "at least 1, because the task has unlimited sentences"
-  has_links = not config.train.alignment_loss_weight or getattr(task, "has_alignments", False)
+  has_links = not config.train.alignment_loss_weight or task.has_alignments
   yield "train.alignment_loss_weight", has_links, "0 for a task without `has_alignments = True`"
 
 

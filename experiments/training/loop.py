@@ -183,4 +183,4 @@ def _description(task: Task, state: TrainState) -> str:
     f"{task}; {len(task.source.vocabulary):,} source and {len(task.target.vocabulary):,} target tokens; "
     f"{num_parameters:,} parameters; on {count}{devices[0].device_kind}"
   )
-  return "\n".join([first, *getattr(task, "warnings", ())])
+  return "\n".join([first, *task.warnings])

@@ -253,13 +253,18 @@ def test_invalid_decoder_raises(write_module):
 FAILING = {
   "task_raises": (
     "data.task",
-    "class Part:\n  def __init__(self, *_):\n    1 / 0",
+    "class Part(custom_components.Task):\n  def __init__(self, *_):\n    1 / 0",
     "ZeroDivisionError: division by zero",
+  ),
+  "task_is_no_task": (
+    "data.task",
+    "class Part:\n  def __init__(self, *_):\n    self.source = 1",
+    "must be a subclass of experiments.data.task.Task, got <class",
   ),
   "task_lacks_members": (
     "data.task",
-    "class Part:\n  def __init__(self, *_):\n    self.source = 1",
-    "got one without target, splits, validation_split",
+    "class Part(custom_components.Task):\n  splits = ('test',)\n  validation_split = 'test'",
+    "source must be a TextProcessor, got None",
   ),
   "batch_raises": (
     "data.task",

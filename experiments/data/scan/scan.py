@@ -8,7 +8,7 @@ from experiments.data.batches import Batch
 from experiments.data.buckets import Buckets
 from experiments.data.ragged import RaggedTokens
 from experiments.data.scan import scan_grammar
-from experiments.data.task import Example, Languages
+from experiments.data.task import Example, Languages, Task
 from experiments.data.text_processor import TextProcessor
 from experiments.data.tokenizers import WordTokenizer
 from experiments.data.vocabularies import Vocabulary
@@ -16,7 +16,7 @@ from experiments.data.vocabularies import Vocabulary
 _NUM_TRAIN_SUBSET = 1000  # commands in the split "train_subset"
 
 
-class Scan:
+class Scan(Task):
   """The commands of a split of scan_grammar.py. `config.seed` selects the split "simple".
 
   SCAN has no validation set. The split "train_subset", at most 1,000 training commands, is evaluated during

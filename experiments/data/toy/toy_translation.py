@@ -10,7 +10,7 @@ from configs import base
 from experiments.cli.errors import DataError
 from experiments.data.batches import Batch, make_batch
 from experiments.data.buckets import optimal_bucket_lengths
-from experiments.data.task import Example, Languages
+from experiments.data.task import Example, Languages, Task
 from experiments.data.text_processor import TextProcessor
 from experiments.data.tokenizers import WordTokenizer
 from experiments.data.toy import grammar, sentence_sampler
@@ -34,7 +34,7 @@ class ItalianWords(WordTokenizer):
     return grammar.join(tuple(tokens))
 
 
-class ToyTranslation:
+class ToyTranslation(Task):
   """Random sentences of sentence_sampler.py. All seeds are evaluated on the same sentences.
 
   Sentences of a training batch have similar lengths: the sentences of 16 batches are sampled, sorted by
