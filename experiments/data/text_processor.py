@@ -142,9 +142,10 @@ class TextProcessor:
       return cls(_TOKENIZERS[tokenization], vocabulary, lowercase)
     try:
       tokenizer = SubwordTokenizer(model_path.read_bytes())
-    except ValueError as error:
+      tokens = tokenizer.tokens
+    except ValueError as error:  # also of UTF-8
       raise ValueError(f"{model_path}: {error}") from error
-    if tokenizer.tokens != vocabulary.words:
+    if tokens != vocabulary.words:
       raise ValueError(f"{model_path}: the subword model does not match {vocabulary_path}")
     return cls(tokenizer, vocabulary, lowercase)
 

@@ -4,9 +4,9 @@
     checkpoints/200/record.json  data position and score
     checkpoints/200/sha256       checksums of all other files; check with `sha256sum --check sha256`
 
-`sha256` is written last, so a checkpoint without it is incomplete. The checksums also detect damage, because
-orbax restores wrong numbers without an error if a bit of its data files has changed (orbax 0.12.8: 12 of 12
-such changes).
+A checkpoint is written in the folder `unfinished`, and renamed when it is complete. The checksums detect
+damage, because orbax restores wrong numbers without an error if a bit of its data files has changed (orbax
+0.12.8: 12 of 12 such changes).
 """
 
 import errno
@@ -29,7 +29,8 @@ from experiments.cli.io import write_text
 from experiments.devices.multihost import broadcast_primary, is_primary, wait_for_all
 from experiments.evaluation.metrics import HIGHER_IS_BETTER
 
-_CHECKSUMS, _RECORD, _DELETED = "sha256", "record.json", "deleted"
+_CHECKSUMS, _RECORD = "sha256", "record.json"
+_UNFINISHED, _DELETED = "unfinished", "deleted"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 
 
@@ -73,9 +74,7 @@ class Checkpoints:
     self._higher_is_better, self._keep, self._read_only = higher_is_better, keep, read_only
     self._records: dict[int, dict[str, Any]] = {}
     self._damaged: dict[int, str] = {}
-    if not read_only and is_primary():
-      shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
-    for path in self._paths(is_complete=True):
+    for path in [path for path in self._folder.glob("*") if path.name.isdecimal()]:
       if damage := _damage(path, only=_RECORD):
         self._damaged[int(path.name)] = damage
       else:
@@ -119,11 +118,14 @@ class Checkpoints:
     """
     if step in self._records:
       return
-    last, path, record = self.latest_step(), self._folder / str(step), {"position": position, "score": score}
+    last, path, record = (
+      self.latest_step(),
+      self._folder / _UNFINISHED,
+      {"position": position, "score": score},
+    )
     try:
       if is_primary():
-        for incomplete in self._paths(is_complete=False):
-          self._delete(incomplete)
+        shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         write_text(path / _RECORD, json.dumps(record))
       wait_for_all()
@@ -132,8 +134,9 @@ class Checkpoints:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
       _checkpointer().save(path / "state", args=ocp.args.StandardSave(state))
       if is_primary():
-        lines = (f"{checksum}  {name}\n" for name, checksum in _checksums(path).items())
+        lines = [f"{_checksum(file)}  {file.relative_to(path)}\n" for file in _files(path)]
         write_text(path / _CHECKSUMS, "".join(lines))
+        path.rename(self._folder / str(step))
     except (OSError, ValueError) as error:
       if reason := _disk_error(error):
         previous = "there is no other" if last is None else f"the last one is of step {last}"
@@ -143,8 +146,11 @@ class Checkpoints:
     self._records[step] = record
     for old in {*self._records} - {*sorted(self._records)[-2:], *self.newest_steps(), self.best_step()}:
       del self._records[old]
-      if is_primary():
-        self._delete(self._folder / str(old))
+      if is_primary():  # renames before deletion, so that no checkpoint is partially deleted
+        shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
+        (self._folder / str(old)).rename(self._folder / _DELETED)
+    if is_primary():
+      shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
 
   def restore(self, target: Any, step: int | None = None) -> Checkpoint | None:
     """Restores a checkpoint. Returns None if there are no checkpoints.
@@ -165,58 +171,51 @@ class Checkpoints:
       raise CheckpointError(f"step must be one of the checkpoints {steps} in {self._folder}, got {step}")
     ordered = sorted(self._records, reverse=True, key=self._rank if step == self.best_step() else None)
     ordered.sort(key=lambda candidate: candidate != step)
-    used = next((candidate for candidate in ordered if self._is_undamaged(candidate)), None)
-    if used is None and steps:
+    for candidate in ordered:
+      # Process 0 checks the files for all processes.
+      self._damaged[candidate] = _damage(self._folder / str(candidate)) if is_primary() else ""
+      if broadcast_primary(bool(self._damaged[candidate])):
+        continue
+      try:
+        state = self._read(candidate, target)
+      except Exception:
+        if (self._folder / str(candidate)).exists():
+          raise
+        self._damaged[candidate] = "it was deleted"  # meanwhile, by the training process
+        continue
+      del self._damaged[candidate]
+      self._report_damaged(candidate)
+      return Checkpoint(candidate, state, self._records[candidate]["position"])
+    if steps:
       raise self._all_damaged()
-    if is_primary():
-      self._report(used)
-    self._damaged = {}
-    wait_for_all()
-    if used is None:
-      return None
-    path = self._folder / str(used) / "state"
+    return None
+
+  def _read(self, step: int, target: Any) -> Any:
+    path = self._folder / str(step) / "state"
     _check_same_arrays(path, target)
-    arguments = ocp.args.StandardRestore(jax.tree.map(_with_sharding, target))
-    return Checkpoint(used, _checkpointer().restore(path, args=arguments), self._records[used]["position"])
+    return _checkpointer().restore(path, args=ocp.args.StandardRestore(jax.tree.map(_with_sharding, target)))
 
-  def _is_undamaged(self, step: int) -> bool:
-    """Returns whether all files are undamaged. Process 0 checks them for all processes."""
-    damage = _damage(self._folder / str(step)) if is_primary() else ""
-    if broadcast_primary(bool(damage)):
-      self._damaged[step] = damage
-      del self._records[step]
-    return step in self._records
-
-  def _report(self, used: int | None) -> None:
-    """Warns of incomplete and damaged checkpoints, and moves damaged ones to the folder `damaged`."""
-    instead = "there is no other" if used is None else f"using step {used}"
-    warnings = [
-      f"checkpoint of step {path.name} is incomplete; {instead}" for path in self._paths(is_complete=False)
-    ]
+  def _report_damaged(self, used: int) -> None:
+    """Warns of damaged checkpoints, and moves them to the folder `damaged`."""
     for step, reason in sorted(self._damaged.items(), reverse=True):
-      warnings.append(f"checkpoint of step {step} is damaged ({reason}); {instead}")
+      self._records.pop(step, None)
+      if not is_primary():
+        continue
+      warning = f"checkpoint of step {step} is damaged ({reason}); using step {used}"
+      print(warning, file=sys.stderr, flush=True)
       if not self._read_only:
         target = self._folder.parent / "damaged" / str(step)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(exist_ok=True)
         shutil.move(self._folder / str(step), target)
-    print("".join(f"{warning}\n" for warning in warnings), end="", file=sys.stderr, flush=True)
+    self._damaged = {}
+    wait_for_all()
 
   def _all_damaged(self) -> CheckpointError:
     listed = "; ".join(f"step {step}: {reason}" for step, reason in sorted(self._damaged.items()))
     return CheckpointError(
       f"{self._folder}: all checkpoints are damaged ({listed}); move the folder away to train from scratch"
     )
-
-  def _paths(self, *, is_complete: bool) -> list[pathlib.Path]:
-    """Returns the folders of checkpoints that are complete, or are not."""
-    paths = [path for path in self._folder.glob("*") if path.name.isdecimal()]
-    return sorted(path for path in paths if (path / _CHECKSUMS).exists() == is_complete)
-
-  def _delete(self, path: pathlib.Path) -> None:
-    """Deletes a checkpoint. It is renamed before, so that none is partially deleted."""
-    path.rename(self._folder / _DELETED)
-    shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
@@ -236,31 +235,36 @@ def _checkpointer() -> ocp.Checkpointer:
 
 def _damage(path: pathlib.Path, only: str = "") -> str:
   """Returns a description of the damage of all files of a checkpoint, or of one, or an empty string."""
+  if not path.exists():
+    return "it was deleted"
   try:
     lines = (path / _CHECKSUMS).read_text("ascii").splitlines()
-    if not all(re.fullmatch(r"[0-9a-f]{64}  \S+", line) for line in lines):
+    if not lines or not all(re.fullmatch(r"[0-9a-f]{64}  \S+", line) for line in lines):
       return f"{_CHECKSUMS} has changed"
     expected = {line[66:]: line[:64] for line in lines}
-    checksums = _checksums(path, only)
+    for name in [only] if only else sorted(expected):
+      if not (path / name).is_file() or _checksum(path / name) != expected.get(name):
+        return f"{name} has changed"
+    for file in _files(path):
+      if file != path / _CHECKSUMS and str(file.relative_to(path)) not in expected:
+        return f"{_CHECKSUMS} has changed"
   except FileNotFoundError:
-    return "it was deleted"
+    return f"{_CHECKSUMS} is missing"
   except OSError as error:
     return f"it cannot be read: {error.strerror}"
   except ValueError:
     return f"{_CHECKSUMS} has changed"
-  names = [only] if only else sorted({*expected, *checksums})
-  changed = [name for name in names if name not in expected or checksums.get(name) != expected[name]]
-  return f"{changed[0]} has changed" if changed else ""
+  return ""
 
 
-def _checksums(path: pathlib.Path, only: str = "") -> dict[str, str]:
-  """Returns the SHA-256 of all files of a checkpoint but `sha256`, or of one."""
-  checksums = {}
-  for file in sorted(path.rglob(only or "*")):
-    if file.is_file() and file != path / _CHECKSUMS:
-      with file.open("rb") as opened:
-        checksums[str(file.relative_to(path))] = hashlib.file_digest(opened, "sha256").hexdigest()
-  return checksums
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files of a checkpoint, but not hidden ones, such as .DS_Store or .nfs0001."""
+  return [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+
+
+def _checksum(path: pathlib.Path) -> str:
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_same_arrays(path: pathlib.Path, target: Any) -> None:

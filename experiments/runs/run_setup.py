@@ -75,8 +75,7 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
     shared = [record.as_json(), launch["versions"], launch["commit"], str(folder.resolve()), fsdp_size]
     begin_together(shared, None)
     if is_primary():
-      with (folder / "launches.jsonl").open("a", encoding="utf-8") as log:  # for people; no program reads it
-        log.write(json.dumps(launch) + "\n")
+      _log_launch(folder / "launches.jsonl", launch)
       write_run(folder, record, (task.source, task.target))
     yield task, spec
 
@@ -133,6 +132,15 @@ def describe_launch() -> dict[str, Any]:
     "devices": jax.device_count(),
     "processes": jax.process_count(),
   }
+
+
+def _log_launch(path: pathlib.Path, launch: dict[str, Any]) -> None:
+  """Appends a line to a log for people, which no program reads."""
+  try:
+    with path.open("a", encoding="utf-8") as log:
+      log.write(json.dumps(launch) + "\n")
+  except OSError as error:
+    raise workdir.WorkdirError(f"cannot write to {path}: {error.strerror}") from error
 
 
 def _git(*arguments: str) -> str | None:

@@ -19,7 +19,7 @@ from helpers.checkpoint_files import (
   write,
 )
 
-from experiments.runs.checkpoints import CheckpointError
+from experiments.runs.checkpoints import CheckpointError, Checkpoints
 
 # Saving and restoring.
 
@@ -121,13 +121,10 @@ def test_any_damage_is_detected(tmp_path, capfd):
       warning = capfd.readouterr().err
       if warning:
         detected.add((str(file.relative_to(original / "checkpoints" / "200")), kind))
-        assert re.fullmatch(
-          r"checkpoint of step 200 is (damaged \(.*\)|incomplete); using step 100\n", warning
-        )
+        assert re.fullmatch(r"checkpoint of step 200 is damaged \(.*\); using step 100\n", warning)
         assert_is_of(checkpoint, 100)
-        if "damaged" in warning:
-          assert steps_in(run / "checkpoints") == [100]
-          assert steps_in(run / "damaged") == [200]
+        assert steps_in(run / "checkpoints") == [100]
+        assert steps_in(run / "damaged") == [200]
       else:
         assert_is_of(checkpoint, 200)
         assert not (run / "damaged").exists()
@@ -141,8 +138,8 @@ def test_any_damage_is_detected(tmp_path, capfd):
   [
     (lambda folder: (folder / "record.json").write_bytes(b"\xff"), "record.json has changed"),
     (lambda folder: (folder / "sha256").write_bytes(b"\xff"), "sha256 has changed"),
-    (lambda folder: (folder / "sha256").write_text(""), "record.json has changed"),
-    (lambda folder: (folder / "state" / "more").touch(), "state/more has changed"),
+    (lambda folder: (folder / "sha256").write_text(""), "sha256 has changed"),
+    (lambda folder: (folder / "sha256").unlink(), "sha256 is missing"),
   ],
 )
 def test_damaged_folders_are_skipped(tmp_path, capfd, damage, reason):
@@ -156,27 +153,23 @@ def test_damaged_folders_are_skipped(tmp_path, capfd, damage, reason):
   assert steps_in(folder) == [100, 300]
 
 
-def test_incomplete_checkpoints_are_not_used(tmp_path, capfd):
+def test_unfinished_checkpoints_are_ignored(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
-  write(folder, {100: 0.5, 200: 0.25})
-  (folder / "200" / "sha256").unlink()
-  (folder / "300").mkdir()
-  assert_is_of(open_checkpoints(folder, read_only=True).restore(like()), 100)
-  assert capfd.readouterr().err == (
-    "checkpoint of step 200 is incomplete; using step 100\n"
-    "checkpoint of step 300 is incomplete; using step 100\n"
-  )
-  checkpoints = open_checkpoints(folder)
-  checkpoints.save(250, state_of(250), {}, None)
-  assert steps_in(folder) == [100, 250]
+  (folder / "unfinished" / "state.tmp").mkdir(parents=True)
+  assert open_checkpoints(folder).restore(like()) is None
+  write(folder, {100: 0.5})
+  assert steps_in(folder) == [100]
+  shutil.copytree(folder / "100", folder / "unfinished")
+  (folder / "unfinished" / "sha256").unlink()
+  assert_is_of(open_checkpoints(folder).restore(like()), 100)
+  assert capfd.readouterr().err == ""
 
 
-def test_incomplete_first_checkpoints_are_none(tmp_path, capfd):
-  (tmp_path / "100" / "state.tmp").mkdir(parents=True)
-  checkpoints = open_checkpoints(tmp_path)
-  assert checkpoints.restore(like()) is None
-  checkpoints.save(100, state_of(100), {"epoch": 0, "step": 100}, None)
-  assert_is_of(open_checkpoints(tmp_path).restore(like()), 100)
+def test_hidden_files_are_allowed(tmp_path, capfd):
+  write(tmp_path, {100: 0.5, 200: 0.25})
+  (tmp_path / "200" / "state" / ".DS_Store").touch()
+  assert_is_of(open_checkpoints(tmp_path).restore(like()), 200)
+  assert capfd.readouterr().err == ""
 
 
 def test_damaged_best_is_replaced(tmp_path, capfd):
@@ -294,9 +287,25 @@ def test_other_folders_are_left_alone(tmp_path):
 def test_interrupted_deletions_are_finished(tmp_path, capfd):
   write(tmp_path, {100: 0.5, 200: 0.4})
   shutil.copytree(tmp_path / "100", tmp_path / "deleted")
-  assert_is_of(open_checkpoints(tmp_path).restore(like()), 200)
-  assert {path.name for path in tmp_path.iterdir()} == {"100", "200"}
+  checkpoints = open_checkpoints(tmp_path)
+  assert_is_of(checkpoints.restore(like()), 200)
+  checkpoints.save(300, state_of(300), {}, 0.1)
+  assert {path.name for path in tmp_path.iterdir()} == {"100", "200", "300"}
   assert capfd.readouterr().err == ""
+
+
+def test_checkpoints_deleted_while_they_are_read_are_skipped(tmp_path, capfd, monkeypatch):
+  write(tmp_path, {100: 0.5, 200: 0.4})
+  read = Checkpoints._read
+
+  def delete_and_read(self, step, target):
+    if step == 200:
+      shutil.rmtree(tmp_path / "200")
+    return read(self, step, target)
+
+  monkeypatch.setattr(Checkpoints, "_read", delete_and_read)
+  assert_is_of(open_checkpoints(tmp_path, read_only=True).restore(like()), 100)
+  assert capfd.readouterr().err == "checkpoint of step 200 is damaged (it was deleted); using step 100\n"
 
 
 def test_the_best_is_replaced_by_the_next_best(tmp_path, capfd):
