@@ -128,6 +128,20 @@ def test_files_may_be_moved(tmp_path, folder, config):
     check_same(folder, _changed(moved, data__test_file=moved.data.train_file), file_digests(moved))
 
 
+@pytest.mark.parametrize(("steps", "more_steps"), [(8, 19), (6_468_999, 116_960_062)])
+def test_hints_keep_the_warm_up(tmp_path, config, steps, more_steps):
+  fields = {"train__schedule": "constant", "train__num_train_steps": steps, "train__warmup_fraction": 0.375}
+  config = _changed(config, **fields)
+  write_run(tmp_path, make_record(config, LANGUAGES), LANGUAGES)
+  longer = _changed(config, train__num_train_steps=more_steps)
+  with pytest.raises(WorkdirError, match=f"or keep the warm-up of {int(0.375 * steps)} steps") as caught:
+    check_same(tmp_path, longer)
+  fraction = float(_one_line(caught).rpartition("warmup_fraction=")[2])
+  check_same(tmp_path, _changed(longer, train__warmup_fraction=fraction))
+  with pytest.raises(WorkdirError):
+    check_same(tmp_path, _changed(longer, train__warmup_fraction=fraction, train__learning_rate=0.25))
+
+
 def test_paths_are_compared_without_files(folder, config):
   check_same(folder, config)
   with pytest.raises(WorkdirError, match=r"data\.train_file '.*train\.tsv' \(now 'other\.tsv'\)"):
