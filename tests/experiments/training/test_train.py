@@ -19,7 +19,7 @@ from experiments.devices.sharding import DeviceError
 from experiments.learning.step import abstract_state, make_train_spec
 from experiments.runs import load, run_setup, workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.record import read_config
+from experiments.runs.record import Record, read_config, read_record, write_record
 from experiments.training import hooks, loop
 
 pytestmark = pytest.mark.usefixtures("fast")
@@ -273,3 +273,18 @@ def test_models_must_fit_into_memory(tmp_path):
   with pytest.raises(ConfigError, match=r"fit into the memory of this machine, [\d,]+ GiB, got [\d,]+ GiB"):
     loop.train(dataclasses.replace(CONFIG, model=model), tmp_path / "run")
   assert not (tmp_path / "run").exists()
+
+
+def test_runs_that_started_meanwhile_are_not_changed(tmp_path, monkeypatch):
+  lock, other = workdir.workdir_lock, Record(dataclasses.replace(CONFIG, seed=9), {}, "")
+
+  @contextlib.contextmanager
+  def start_another_run(folder):
+    with lock(folder):
+      write_record(folder, other)
+      yield
+
+  monkeypatch.setattr(workdir, "workdir_lock", start_another_run)
+  with pytest.raises(workdir.WorkdirError, match=rf"seed 9 \(now {CONFIG.seed}\)"):
+    loop.train(CONFIG, tmp_path)
+  assert read_record(tmp_path) == other
