@@ -1,0 +1,37 @@
+// Starts the page, or its worker. Without either, as in tests with Node, only the exports are used.
+
+import { render } from "preact";
+import { App } from "./app";
+import type { PageData } from "./data";
+import { answerRequests, startWorker } from "./worker";
+
+export { decodeArrays, decodeWeights } from "./arrays";
+export { columnAxis } from "./axis";
+export { formulasOf } from "./formulas";
+export { describeRange } from "./grid";
+export { alignmentErrorRate } from "./metrics";
+export { fromAddress, toAddress } from "./state";
+export { detokenize, toIds, tokenize } from "./tokenizer";
+export { translate } from "./translation";
+
+const isWorker = "importScripts" in globalThis;
+
+if (isWorker) answerRequests(self);
+else if (globalThis.document) start();
+
+function start(): void {
+  const page = document.getElementById("page") as HTMLElement;
+  try {
+    const data: PageData = JSON.parse(textOf("data"));
+    document.title = `Attention explorer: ${data.runs.map(({ name }) => name).join(", ")}`;
+    page.replaceChildren();
+    render(<App data={data} worker={startWorker(textOf("program"), data)} />, page);
+  } catch (error) {
+    const reason = (error as Error).message;
+    page.textContent = `This page is damaged: ${reason}. Write it again with python -m experiments.explore.`;
+  }
+}
+
+function textOf(id: string): string {
+  return (document.getElementById(id) as HTMLScriptElement).text;
+}
