@@ -1,24 +1,26 @@
 // Arcs between source tokens, above, and target tokens, below.
 
-import { type Axis, columnAxis, lengthOf, middleOf } from "./axis";
+import { type Axis, columnAxis, lengthOf } from "./axis";
 import type { Cell } from "./data";
 import { describeCell, type Grid, largestWeight, type WeightsProps } from "./grid";
-import { Labels, px } from "./labels";
+import { Labels } from "./labels";
 
 const HEIGHT = 260; // pixels of an arc
-const [TOKEN_SIZE, MAX_TOKEN_SIZE] = [17, 90]; // pixels
+const AXIS = { minSize: 17, maxSize: 90, maxLabels: Infinity };
 const MIN_STRENGTH = 0.03; // of an arc that is drawn
 const MAX_STROKE = 9; // pixels
 const TRUE_OFFSET = 3; // pixels between an arc and the line of the true alignment beside it
 
 /** Shows weights as the width and the opacity of arcs. */
 export function Arcs({ grid, width, point, onPoint, onSelect }: WeightsProps) {
-  const [columns, rows] = [grid.columns, grid.rows].map((tokens) => arcAxis(tokens, width));
+  const [columns, rows] = [grid.columns, grid.rows].map((tokens) =>
+    columnAxis(tokens, { ...AXIS, available: width }),
+  );
   const total = Math.max(lengthOf(columns), lengthOf(rows));
   const marginOf = (axis: Axis) => (total - lengthOf(axis)) / 2;
+  const middleOf = (axis: Axis, i: number) => marginOf(axis) + (axis.edges[i] + axis.edges[i + 1]) / 2;
   const curve = ([t, s]: Cell, offset = 0) => {
-    const start = marginOf(columns) + middleOf(columns, s) + offset;
-    const end = marginOf(rows) + middleOf(rows, t) + offset;
+    const [start, end] = [middleOf(columns, s) + offset, middleOf(rows, t) + offset];
     return `M ${start} 0 C ${start} ${HEIGHT / 2}, ${end} ${HEIGHT / 2}, ${end} ${HEIGHT}`;
   };
   const arcs = strongArcs(grid);
@@ -26,7 +28,7 @@ export function Arcs({ grid, width, point, onPoint, onSelect }: WeightsProps) {
   const label = `weights: ${arcs.map(({ cell }) => describeCell(grid, cell)).join("; ")}`;
   return (
     <div class="map">
-      <div style={{ width: px(total) }}>
+      <div style={`width: ${total}px`}>
         <span class="axis-name">to: {grid.columnName}</span>
         <Labels
           kind="columns"
@@ -61,10 +63,6 @@ export function Arcs({ grid, width, point, onPoint, onSelect }: WeightsProps) {
       </div>
     </div>
   );
-}
-
-function arcAxis(tokens: string[], available: number): Axis {
-  return columnAxis(tokens, { available, minSize: TOKEN_SIZE, maxSize: MAX_TOKEN_SIZE, maxLabels: Infinity });
 }
 
 /** Returns the arcs of the true alignment, and those with a weight that can be seen. */

@@ -36,7 +36,9 @@ function sizeOf(shape: number[]): number {
 
 async function decode(text: string): Promise<ArrayBuffer> {
   try {
-    const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+    const binary = atob(text);
+    const bytes = new Uint8Array(binary.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return await new Response(stream).arrayBuffer();
   } catch {

@@ -2,7 +2,7 @@
 
 import type { Arrays } from "./arrays";
 import type { Attention } from "./data";
-import { add, dot, norm, softmax, tanh, type Vector, vecMat, weightedSum } from "./linalg";
+import { add, dot, norm, softmax, type Vector, vecMat, weightedSum } from "./linalg";
 import type { Model, Source } from "./model";
 
 /** Query, scores and weights are null for a model without attention. */
@@ -26,7 +26,7 @@ export interface AttentionChange {
 
 const SCORES: Record<Attention, (arrays: Arrays, query: Vector, keys: Vector[]) => number[]> = {
   additive: ({ vectors }, query, keys) =>
-    keys.map((key) => dot(vectors["decoder/attention_layer/score_vector"], tanh(add(query, key)))),
+    keys.map((key) => dot(vectors["decoder/attention_layer/score_vector"], add(query, key).map(Math.tanh))),
   dot_product: (_, query, keys) => keys.map((key) => dot(query, key)),
   scaled_dot_product: (_, query, keys) => keys.map((key) => dot(query, key) / Math.sqrt(query.length)),
   cosine: ({ vectors }, query, keys) => {

@@ -1,55 +1,31 @@
 // The controls above the results.
 
-import type { LiveRun, PageData, RecordedRun, Side } from "./data";
-import { ellipsize } from "./format";
-import { indexOf, sentenceOf, sideOf } from "./recorded_view";
 import {
+  BEAM_SIZES,
   checkpointSteps,
-  MAX_BEAM_SIZE,
-  type State,
+  type PageProps,
   shownRuns,
   toAddress,
   withReset,
   withText,
-} from "./state";
-import type { Change } from "./use_address";
-import type { Player } from "./use_player";
-
-interface ControlsProps {
-  data: PageData;
-  state: State;
-  change: Change;
-  player: Player;
-}
+} from "./address";
+import type { LiveRun, RecordedRun } from "./data";
+import { ellipsize } from "./format";
+import { Button, Choice } from "./inputs";
+import type { Player } from "./player";
+import { indexOf, sentenceOf, sideOf } from "./recorded";
 
 /** Shows the controls of the runs that the state shows. */
-export function Controls(props: ControlsProps) {
+export function Controls(props: PageProps & { player: Player }) {
   const { data, state, change } = props;
   const runs = shownRuns(data, state);
   const live = runs.find((run) => run.checkpoints !== undefined);
   const recorded = runs.find((run) => run.sentences !== undefined);
-  const names = data.runs.map(({ name }) => name);
-  const selectRun = (run: string) =>
-    change({ ...withText(state.text), run, compare: state.compare === run ? state.run : state.compare });
+  const views = { heatmap: "Heatmap", arcs: "Arcs" };
   return (
     <form onSubmit={(event) => event.preventDefault()}>
-      {names.length > 1 && (
-        <div class="line">
-          <Choice
-            name="Run"
-            value={state.run}
-            options={names.map((name) => [name, name])}
-            select={selectRun}
-          />
-          <Choice
-            name="Compare with"
-            value={state.compare}
-            options={[[null, "none"], ...names.filter((name) => name !== state.run).map(pair)]}
-            select={(compare) => change({ compare })}
-          />
-        </div>
-      )}
-      {live && <SentenceControls {...{ live, state, change }} />}
+      {data.runs.length > 1 && <RunControls {...props} />}
+      {live && <SentenceControls {...props} live={live} />}
       <div class="bar">
         {live && <PlayerControls {...props} />}
         <fieldset class="segments" aria-label="View">
@@ -61,48 +37,41 @@ export function Controls(props: ControlsProps) {
                 checked={state.view === view}
                 onChange={() => change({ view })}
               />
-              {view === "arcs" ? "Arcs" : "Heatmap"}
+              {views[view]}
             </label>
           ))}
         </fieldset>
         {live && <ModelControls {...props} live={live} />}
-        {recorded && <RecordedControls {...{ recorded, state, change }} />}
+        {recorded && <RecordedControls {...props} recorded={recorded} />}
       </div>
     </form>
   );
 }
 
-function pair(name: string): [string, string] {
-  return [name, name];
-}
-
-type ChoiceProps<Value> = {
-  name: string;
-  value: Value;
-  /** Values and their names. */
-  options: [Value, string][];
-  select: (value: Value) => void;
-};
-
-function Choice<Value>({ name, value, options, select }: ChoiceProps<Value>) {
+function RunControls({ data, state, change }: PageProps) {
+  const names = data.runs.map(({ name }) => name);
+  const others = names.filter((name) => name !== state.run);
+  const selectRun = (run: string) =>
+    change({ ...withText(state.text), run, compare: state.compare === run ? state.run : state.compare });
   return (
-    <label>
-      {name}
-      <select
-        value={options.findIndex(([option]) => option === value)}
-        onChange={({ currentTarget }) => select(options[currentTarget.selectedIndex][0])}
-      >
-        {options.map(([, text], i) => (
-          <option key={text} value={i}>
-            {text}
-          </option>
-        ))}
-      </select>
-    </label>
+    <div class="line">
+      <Choice
+        label="Run"
+        names={names}
+        selected={names.indexOf(state.run)}
+        select={(i) => selectRun(names[i])}
+      />
+      <Choice
+        label="Compare with"
+        names={["none", ...others]}
+        selected={others.indexOf(state.compare ?? "") + 1}
+        select={(i) => change({ compare: others[i - 1] ?? null })}
+      />
+    </div>
   );
 }
 
-function SentenceControls({ live, state, change }: { live: LiveRun; state: State; change: Change }) {
+function SentenceControls({ live, state, change }: PageProps & { live: LiveRun }) {
   const splits = [...new Set(live.examples.map(({ split }) => split))];
   return (
     <div class="line sentence">
@@ -133,43 +102,34 @@ function SentenceControls({ live, state, change }: { live: LiveRun; state: State
   );
 }
 
-function PlayerControls({ state, player }: ControlsProps) {
+function PlayerControls({ state, change, player }: PageProps & { player: Player }) {
   return (
     <fieldset class="group" aria-label="Token by token">
-      <button type="button" onClick={player.previous}>
-        Previous token
-      </button>
-      <button type="button" class="play" onClick={player.toggle}>
-        {player.isPlaying ? "Pause" : "Play"}
-      </button>
-      <button type="button" onClick={player.next}>
-        Next token
-      </button>
-      <button type="button" disabled={state.numShown === null} onClick={player.showAll}>
-        All tokens
-      </button>
+      <Button label="Previous" press={() => player.move(-1)} />
+      <Button label={player.isPlaying ? "Pause" : "Play"} className="play" press={player.toggle} />
+      <Button label="Next" press={() => player.move(1)} />
+      <Button label="All" isDisabled={state.numShown === null} press={() => change({ numShown: null })} />
     </fieldset>
   );
 }
 
-function ModelControls({ data, state, change, live }: ControlsProps & { live: LiveRun }) {
+function ModelControls({ data, state, change, live }: PageProps & { live: LiveRun }) {
   const steps = checkpointSteps(data.runs);
   const step = state.checkpoint ?? live.step;
   const isReset = toAddress(state, data) === toAddress({ ...state, ...withReset(state) }, data);
   return (
     <>
       <Choice
-        name="Beam size"
-        value={state.beamSize ?? live.beam_size}
-        options={Array.from({ length: MAX_BEAM_SIZE }, (_, i) => [i + 1, `${i + 1}`])}
-        select={(beamSize) => change({ beamSize, hypothesis: 0, cell: null })}
+        label="Beam size"
+        names={BEAM_SIZES}
+        selected={BEAM_SIZES.indexOf(state.beamSize ?? live.beam_size)}
+        select={(i) => change({ beamSize: BEAM_SIZES[i], hypothesis: 0, cell: null })}
       />
       {steps.length > 1 && (
         <label>
           Training step
           <input
             type="range"
-            min={0}
             max={steps.length - 1}
             value={steps.indexOf(step)}
             aria-valuetext={`${step}`}
@@ -178,67 +138,37 @@ function ModelControls({ data, state, change, live }: ControlsProps & { live: Li
           <output>{step.toLocaleString("en")}</output>
         </label>
       )}
-      <button type="button" disabled={isReset} onClick={() => change(withReset(state))}>
-        Reset
-      </button>
+      <Button label="Reset" isDisabled={isReset} press={() => change(withReset(state))} />
     </>
   );
 }
 
-function RecordedControls({
-  recorded,
-  state,
-  change,
-}: {
-  recorded: RecordedRun;
-  state: State;
-  change: Change;
-}) {
-  const { sentences } = recorded;
+function RecordedControls({ recorded, state, change }: PageProps & { recorded: RecordedRun }) {
   const sentence = sentenceOf(recorded, state);
   const side = sideOf(sentence, state);
   const [L, N] = (side && sentence.sides[side]?.shape) ?? [1, 1];
-  const indices = (count: number): [number | null, string][] => [
-    [null, "mean"],
-    ...Array.from({ length: count }, (_, i): [number, string] => [i, `${i + 1}`]),
-  ];
+  const texts = recorded.sentences.map(({ source_text }) => source_text);
+  const sides = ["decoder", "encoder"] as const;
   return (
     <>
-      {sentences.length > 1 && (
+      {texts.length > 1 && (
         <Choice
-          name="Recorded sentence"
-          value={sentence}
-          options={sentences.map((item, i) => [item, `${i + 1}. ${ellipsize(item.source_text, 100)}`])}
-          select={({ source_text }) => change(withText(source_text))}
+          label="Recorded sentence"
+          names={texts.map((text, i) => `${i + 1}. ${ellipsize(text, 100)}`)}
+          selected={texts.indexOf(sentence.source_text)}
+          select={(i) => change(withText(texts[i]))}
         />
       )}
       {side && Object.keys(sentence.sides).length > 1 && (
-        <Choice<Side>
-          name="Attention of"
-          value={side}
-          options={[
-            ["decoder", "decoder"],
-            ["encoder", "encoder"],
-          ]}
-          select={(selected) => change({ side: selected, cell: null })}
-        />
-      )}
-      {L > 1 && (
         <Choice
-          name="Layer"
-          value={indexOf(state.layer, L)}
-          options={indices(L)}
-          select={(layer) => change({ layer })}
+          label="Attention of"
+          names={[...sides]}
+          selected={sides.indexOf(side)}
+          select={(i) => change({ side: sides[i], cell: null })}
         />
       )}
-      {N > 1 && (
-        <Choice
-          name="Head"
-          value={indexOf(state.head, N)}
-          options={indices(N)}
-          select={(head) => change({ head })}
-        />
-      )}
+      <IndexChoice label="Layer" count={L} index={state.layer} select={(layer) => change({ layer })} />
+      <IndexChoice label="Head" count={N} index={state.head} select={(head) => change({ head })} />
       <label>
         Find
         <input
@@ -251,4 +181,19 @@ function RecordedControls({
       </label>
     </>
   );
+}
+
+type IndexChoiceProps = {
+  label: string;
+  count: number;
+  index: number | null;
+  select: (i: number | null) => void;
+};
+
+/** A choice of a layer or a head, or of the mean of all; nothing if there is only one. */
+function IndexChoice({ label, count, index, select }: IndexChoiceProps) {
+  if (count === 1) return null;
+  const names = ["mean", ...Array.from({ length: count }, (_, i) => i + 1)];
+  const selected = (indexOf(index, count) ?? -1) + 1;
+  return <Choice {...{ label, names, selected }} select={(i) => select(i ? i - 1 : null)} />;
 }

@@ -39,8 +39,3 @@ export function ellipsize(text: string, maxLength = 40): string {
   const isComplete = characters.length <= maxLength && prefix === text;
   return isComplete ? text : `${characters.slice(0, maxLength - 1).join("")}…`;
 }
-
-/** Returns a list of words in one sentence: "a, b and c". */
-export function joinWords(words: string[]): string {
-  return words.length < 2 ? words.join() : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
-}

@@ -4,33 +4,36 @@ import type { Attention, Shape } from "./data";
 
 export type StageName = "Query" | "Key" | "Score" | "Weight" | "Context" | "State" | "Features";
 
+/** A symbol and its meaning. */
+type Meaning = [symbol: string, meaning: string];
+
 export interface Formula {
   name: StageName;
   formula: string;
-  /** The symbols that appear for the first time, with their meanings. */
-  symbols: [string, string][];
+  /** The symbols that appear for the first time. */
+  symbols: Meaning[];
 }
 
 const sub = (symbol: string, index: string) => `<msub><mi>${symbol}</mi><mrow>${index}</mrow></msub>`;
 const call = (name: string, argument: string) => `<mi>${name}</mi><mo>(</mo>${argument}<mo>)</mo>`;
 const list = (items: string[]) => `<mo>[</mo>${items.join("<mo>;</mo>")}<mo>]</mo>`;
-const affine = (name: string, input: string) =>
-  `${sub("W", `<mi>${name}</mi>`)}${input}<mo>+</mo>${sub("b", `<mi>${name}</mi>`)}`;
+const affine = (index: string, input: string) => `${sub("W", index)}${input}<mo>+</mo>${sub("b", index)}`;
 
 const [c, d, f, g, p, s, U, v, W, y] = [..."cdfgpsUvWy"].map((name) => `<mi>${name}</mi>`);
 const [a, e, h] = [..."aeh"].map((name) => sub(name, "<mi>j</mi>"));
 const [lastFeatures, lastState] = [..."fs"].map((name) => sub(name, "<mi>t</mi><mo>−</mo><mn>1</mn>"));
 const nextState = "<msup><mi>s</mi><mo>′</mo></msup>";
 const [query, key] = [W + s, U + h];
+const product = `${query}<mo>·</mo>${key}`;
 
-const SCORES: Record<Attention, { score: string; symbols: Formula["symbols"] }> = {
+const SCORES: Record<Attention, { score: string; symbols: Meaning[] }> = {
   additive: {
     score: `${v}<mo>·</mo>${call("tanh", `${query}<mo>+</mo>${key}`)}`,
     symbols: [[v, "score vector"]],
   },
-  dot_product: { score: `${query}<mo>·</mo>${key}`, symbols: [] },
+  dot_product: { score: product, symbols: [] },
   scaled_dot_product: {
-    score: `${query}<mo>·</mo>${key}<mo>/</mo><msqrt>${d}</msqrt>`,
+    score: `${product}<mo>/</mo><msqrt>${d}</msqrt>`,
     symbols: [[d, "width of the query"]],
   },
   cosine: { score: g + call("cos", `${query}<mo>,</mo>${key}`), symbols: [[g, "learned scale"]] },
@@ -38,79 +41,59 @@ const SCORES: Record<Attention, { score: string; symbols: Formula["symbols"] }> 
 };
 
 /** The probabilities of the next token. */
-export const NEXT_TOKEN = `${p}<mo>=</mo>${call("softmax", affine("p", f))}`;
+export const NEXT_TOKEN = `${p}<mo>=</mo>${call("softmax", affine(p, f))}`;
 
 /** Returns the formulas of a decoder step. */
 export function formulasOf(shape: Shape): Formula[] {
-  const attention = shape.attention === "none" ? [FIXED_CONTEXT] : attentionFormulas(shape, shape.attention);
-  const [state, features] = [stateFormula(shape), featuresFormula(shape)];
-  return shape.attend_order === "before" ? [...attention, state, features] : [state, ...attention, features];
-}
-
-const FIXED_CONTEXT: Formula = {
-  name: "Context",
-  formula: c,
-  symbols: [[c, "final encoder state, the same at each step"]],
-};
-
-function attentionFormulas(shape: Shape, attention: Attention): Formula[] {
-  const isProjected = attention !== "bilinear";
-  const { score, symbols } = SCORES[attention];
-  const state: Formula["symbols"] = shape.attend_order === "before" ? [[s, "decoder state"]] : [];
-  const weight = `<mfrac><mrow>${call("exp", e)}</mrow><mrow><mo>∑</mo>${call("exp", "<mi>e</mi>")}</mrow></mfrac>`;
-  return [
-    {
-      name: "Query",
-      formula: isProjected ? query : s,
-      symbols: isProjected ? [...state, [W, "query matrix"]] : state,
-    },
-    {
-      name: "Key",
-      formula: isProjected ? key : h,
-      symbols: isProjected
-        ? [
-            [h, "encoder state of token j"],
-            [U, "key matrix"],
-          ]
-        : [[h, "encoder state of token j"]],
-    },
-    { name: "Score", formula: `${e}<mo>=</mo>${score}`, symbols: [[e, "score"], ...symbols] },
-    { name: "Weight", formula: `${a}<mo>=</mo>${weight}`, symbols: [[a, "weight"]] },
-    {
-      name: "Context",
-      formula: `${c}<mo>=</mo><munder><mo>∑</mo><mi>j</mi></munder>${a}${h}`,
-      symbols: [[c, "context"]],
-    },
-  ];
-}
-
-function stateFormula({ attend_order, input_feeding, num_decoder_layers }: Shape): Formula {
-  const isAttentionFirst = attend_order === "before";
+  const isAttentionFirst = shape.attend_order === "before";
   const [next, last] = isAttentionFirst ? [nextState, s] : [s, lastState];
-  const inputs = [y, ...(isAttentionFirst ? [c] : []), ...(input_feeding ? [lastFeatures] : [])];
-  const layers = num_decoder_layers > 1 ? ` of ${num_decoder_layers} layers, the last one is shown` : "";
-  const symbols: Formula["symbols"] = [
+  const attention = attentionFormulas(shape.attention, isAttentionFirst ? [[s, "decoder state"]] : []);
+  const inputs = [y, ...(isAttentionFirst ? [c] : []), ...(shape.input_feeding ? [lastFeatures] : [])];
+  const numLayers = shape.num_decoder_layers;
+  const layers = numLayers > 1 ? ` of ${numLayers} layers, the last one is shown` : "";
+  const stateSymbols: Meaning[] = [
     [next, `${isAttentionFirst ? "next decoder state" : "decoder state"}${layers}`],
     [y, "embedding of the previous token"],
   ];
-  if (!isAttentionFirst) symbols.push([last, "previous decoder state"]);
-  if (input_feeding) symbols.push([lastFeatures, "previous output features"]);
-  return {
+  if (!isAttentionFirst) stateSymbols.push([last, "previous decoder state"]);
+  if (shape.input_feeding) stateSymbols.push([lastFeatures, "previous output features"]);
+  const state: Formula = {
     name: "State",
     formula: `${next}<mo>=</mo>${call("GRU", `${last}<mo>,</mo>${inputs.length > 1 ? list(inputs) : y}`)}`,
-    symbols,
+    symbols: stateSymbols,
   };
+  const parameters: Meaning = [`${sub("W", f)}<mo>,</mo>${sub("b", f)}`, "weights and bias"];
+  const features: Formula = {
+    name: "Features",
+    formula: `${f}<mo>=</mo>${call("tanh", affine(f, list([next, c, y])))}`,
+    symbols: [[f, "output features"], parameters],
+  };
+  return isAttentionFirst ? [...attention, state, features] : [state, ...attention, features];
 }
 
-function featuresFormula(shape: Shape): Formula {
-  const inputs = list([shape.attend_order === "before" ? nextState : s, c, y]);
-  const parameters = `${sub("W", f)}<mo>,</mo>${sub("b", f)}`;
-  return {
-    name: "Features",
-    formula: `${f}<mo>=</mo>${call("tanh", affine("f", inputs))}`,
-    symbols: [
-      [f, "output features"],
-      [parameters, "weights and bias"],
-    ],
-  };
+function attentionFormulas(attention: Attention | "none", state: Meaning[]): Formula[] {
+  if (attention === "none") {
+    return [{ name: "Context", formula: c, symbols: [[c, "final encoder state, the same at each step"]] }];
+  }
+  const { score, symbols } = SCORES[attention];
+  const encoderState: Meaning = [h, "encoder state of token j"];
+  const sum = `<mrow><mo>∑</mo>${call("exp", "<mi>e</mi>")}</mrow>`;
+  const softmax = `<mfrac><mrow>${call("exp", e)}</mrow>${sum}</mfrac>`;
+  const context = `${c}<mo>=</mo><munder><mo>∑</mo><mi>j</mi></munder>${a}${h}`;
+  const inputs: Formula[] =
+    attention === "bilinear"
+      ? [
+          { name: "Query", formula: s, symbols: state },
+          { name: "Key", formula: h, symbols: [encoderState] },
+        ]
+      : [
+          { name: "Query", formula: query, symbols: [...state, [W, "query matrix"]] },
+          { name: "Key", formula: key, symbols: [encoderState, [U, "key matrix"]] },
+        ];
+  return [
+    ...inputs,
+    { name: "Score", formula: `${e}<mo>=</mo>${score}`, symbols: [[e, "score"], ...symbols] },
+    { name: "Weight", formula: `${a}<mo>=</mo>${softmax}`, symbols: [[a, "weight"]] },
+    { name: "Context", formula: context, symbols: [[c, "context"]] },
+  ];
 }

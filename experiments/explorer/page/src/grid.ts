@@ -1,34 +1,32 @@
 // The weights that a heatmap or arcs show.
 
 import type { Cell } from "./data";
-import type { Vector } from "./linalg";
+import { argmax, type Vector } from "./linalg";
 
 export interface Grid {
-  /** A row for each target token that is shown; none without attention. */
-  weights: Vector[];
   rows: string[];
-  /** The number of target tokens that are shown. The others keep their place. */
-  numShown: number;
   columns: string[];
   /** What the tokens of the rows and of the columns are. */
   rowName: string;
   columnName: string;
+  /** A row for each target token that is shown; none without attention. */
+  weights: Vector[];
+  /** The number of target tokens that are shown. The others keep their place. */
+  numShown: number;
   /** The true alignment, if it is available. */
   links: Cell[];
   /** The selected cell. */
   cell: Cell | null;
   /** Tokens that contain this text are marked. */
   find: string;
-  /** What buttons on the tokens do. Without actions, tokens are not buttons. */
   actions?: Actions;
 }
 
+/** What the buttons on tokens do. Without actions, tokens are not buttons. */
 export interface Actions {
   hidden: number[];
   forced: number[];
-  /** Hides a source token, or shows it again. */
   hide: (s: number) => void;
-  /** Selects a target token, or clears the selection. */
   open: (t: number) => void;
 }
 
@@ -38,7 +36,7 @@ export interface Point {
   s?: number;
 }
 
-/** What the heatmap and the arcs need. */
+/** What heatmaps and arcs need. */
 export interface WeightsProps {
   id: string;
   grid: Grid;
@@ -46,41 +44,29 @@ export interface WeightsProps {
   width: number;
   point: Point | null;
   onPoint: (point: Point | null) => void;
-  onSelect: (cell: Cell | null) => void;
+  onSelect: (cell: Cell) => void;
 }
 
 const TOLERANCE = 1e-4; // rounding error of recorded weights
 const MIN_STRENGTH = 0.1; // of a token that is highlighted
 
-/** Returns the smallest and the largest weight. */
-export function rangeOf(weights: Vector[]): { low: number; high: number } {
-  let [low, high] = [Infinity, -Infinity];
-  for (const row of weights) {
-    for (const weight of row) {
-      low = Math.min(low, weight);
-      high = Math.max(high, weight);
-    }
-  }
-  return { low, high };
+/** Returns the smallest and the largest weight, or null if all are in [0, 1]. */
+function wideRange(weights: Vector[]): [low: number, high: number] | null {
+  const low = Math.min(...weights.map((row) => Math.min(...row)));
+  const high = Math.max(...weights.map((row) => Math.max(...row)));
+  return low >= -TOLERANCE && high <= 1 + TOLERANCE ? null : [low, high];
 }
 
-/** Returns the weight that is drawn darkest: 1, or the largest absolute value if weights are not in [0, 1]. */
+/** Returns the weight with the full color: 1, or the largest absolute value if weights are not in [0, 1]. */
 export function largestWeight(weights: Vector[]): number {
-  const { low, high } = rangeOf(weights);
-  return isUnitRange(low, high) ? 1 : Math.max(-low, high);
+  return Math.max(...(wideRange(weights) ?? [1]).map(Math.abs));
 }
 
 /** Returns a description of weights that are not in [0, 1]; null for others. */
 export function describeRange(weights: Vector[]): string | null {
-  const { low, high } = rangeOf(weights);
-  if (!weights.length || isUnitRange(low, high)) return null;
-  const round = (value: number) => String(Number(value.toPrecision(3))).replace("-", "−");
-  const largest = low < -TOLERANCE ? "largest absolute value" : "largest";
-  return `Weights range from ${round(low)} to ${round(high)}; the darkest is the ${largest}.`;
-}
-
-function isUnitRange(low: number, high: number): boolean {
-  return low >= -TOLERANCE && high <= 1 + TOLERANCE;
+  const range = wideRange(weights)?.map((value) => String(Number(value.toPrecision(3))).replace("-", "−"));
+  if (!range) return null;
+  return `weights from ${range[0]} to ${range[1]}; full color: ${Number(largestWeight(weights).toPrecision(3))}`;
 }
 
 /** Returns a weight in words. */
@@ -106,6 +92,20 @@ export function highlightedTokens(grid: Grid, kind: "rows" | "columns", point: P
 /** Returns the positions of the tokens that contain a text, in any case; none for an empty text. */
 export function findTokens(tokens: string[], text: string): number[] {
   const wanted = text.trim().toLowerCase();
-  if (!wanted) return [];
-  return tokens.flatMap((token, i) => (token.toLowerCase().includes(wanted) ? [i] : []));
+  return tokens.flatMap((token, i) => (wanted && token.toLowerCase().includes(wanted) ? [i] : []));
+}
+
+/**
+ * Returns the alignment error rate, as in experiments/evaluation/metrics.py: from 0 (the same links) to 1 (no common
+ * link); null without links. The last column is the end of the source, which is not counted.
+ */
+export function alignmentErrorRate(rows: ArrayLike<number>[], links: Cell[]): number | null {
+  if (!links.length) return null;
+  const predicted = rows.flatMap((row, t) => {
+    const s = argmax(row);
+    return s < row.length - 1 && row[s] > 0 ? `${t},${s}` : [];
+  });
+  const trueLinks = new Set(links.map(String));
+  const numCommon = predicted.filter((link) => trueLinks.has(link)).length;
+  return 1 - (2 * numCommon) / (predicted.length + trueLinks.size);
 }

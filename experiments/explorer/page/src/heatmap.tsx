@@ -4,30 +4,28 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { type Axis, columnAxis, headerHeight, lengthOf, rowAxis, sizeOf, tokenAt } from "./axis";
 import type { Cell } from "./data";
 import { describeCell, type Grid, type WeightsProps } from "./grid";
-import { Labels, nextPosition, px } from "./labels";
+import { Labels, nextPosition } from "./labels";
 import { paintGrid } from "./paint";
 
 export const MAX_LABELS = 120; // with more tokens, the heatmap fits the window, and only some tokens have labels
-const [ROW_SIZE, MAX_ROW_SIZE] = [22, 40]; // pixels
-const [COLUMN_SIZE, MAX_COLUMN_SIZE] = [17, 64]; // pixels with an upright label
+const ROW = { minSize: 22, maxSize: 40 }; // pixels
+const COLUMN = { minSize: 17, maxSize: 64 }; // pixels with an upright label
 const [NARROW, TOUCH_SIZE] = [560, 30]; // pixels of a narrow heatmap, and of its tokens
-const [MAX_LABEL_SHARE, MIN_LABEL_WIDTH] = [0.3, 80]; // of the labels of rows
-const HEIGHT_AROUND = 400; // pixels of the window above and below the heatmap
-const [SCROLLBAR, AXIS_NAME_HEIGHT] = [18, 26]; // pixels
+const [MAX_LABEL_SHARE, MIN_LABEL_WIDTH] = [0.3, 90]; // of the labels of rows
+const HEIGHT_AROUND = 390; // pixels of the window above and below the heatmap
+const [SCROLLBAR, AXIS_NAME] = [18, 26]; // pixels
 
 /** Shows weights as colors and, in large cells, as numbers. */
 export function Heatmap(props: WeightsProps) {
   const { grid, width, point, onPoint } = props;
-  const { columns, rows } = axesOf(grid, width);
-  const labelWidth = rowLabelWidth(rows, width);
+  const { columns, rows, labelWidth } = axesOf(grid, width);
+  const hint = grid.actions ? ", press to hide" : "";
+  const scroll = labelWidth + lengthOf(columns) > width ? ", scroll for more →" : "";
   return (
-    <div class="map" style={{ gridTemplateColumns: `${labelWidth}px ${lengthOf(columns)}px` }}>
+    <div class="map" style={`grid-template-columns: ${labelWidth}px ${lengthOf(columns)}px`}>
       <div class="corner">from: {grid.rowName}</div>
       <div class="head">
-        <span class="axis-name">
-          to: {grid.columnName}
-          {grid.actions && " (press a token to hide it)"}
-        </span>
+        <span class="axis-name">{`to: ${grid.columnName}${hint}${scroll}`}</span>
         <Labels kind="columns" axis={columns} side="top" {...{ grid, point, onPoint }} />
       </div>
       <Labels kind="rows" axis={rows} side="left" {...{ grid, point, onPoint }} />
@@ -36,109 +34,88 @@ export function Heatmap(props: WeightsProps) {
   );
 }
 
-function axesOf(grid: Grid, width: number): { columns: Axis; rows: Axis } {
-  const isNarrow = width < NARROW;
+/** Places the tokens. The labels of the rows have `labelWidth` pixels. */
+function axesOf(grid: Grid, width: number): { columns: Axis; rows: Axis; labelWidth: number } {
+  const touch = width < NARROW ? { minSize: TOUCH_SIZE } : {};
   const maxLabels = grid.actions ? Infinity : MAX_LABELS;
-  const available = Math.max(window.innerHeight - HEIGHT_AROUND, 0);
-  const rowSizes = { minSize: isNarrow ? TOUCH_SIZE : ROW_SIZE, maxSize: MAX_ROW_SIZE, maxLabels };
-  const rows = rowAxis(grid.rows, { available, ...rowSizes });
-  const columns = columnAxis(grid.columns, {
-    available: width - rowLabelWidth(rows, width) - (lengthOf(rows) > available ? SCROLLBAR : 0),
-    minSize: isNarrow ? TOUCH_SIZE : COLUMN_SIZE,
-    maxSize: MAX_COLUMN_SIZE,
-    maxLabels,
-  });
-  if (Math.max(grid.rows.length, grid.columns.length) <= maxLabels) return { columns, rows };
-  return {
-    columns,
-    rows: rowAxis(grid.rows, { ...rowSizes, available: Infinity, maxSize: sizeOf(columns, 0) }),
-  };
+  const height = Math.max(window.innerHeight - HEIGHT_AROUND, 0);
+  const rows = rowAxis(grid.rows, { ...ROW, ...touch, available: height, maxLabels });
+  const labelWidth = Math.ceil(Math.max(MIN_LABEL_WIDTH, Math.min(rows.labelWidth, MAX_LABEL_SHARE * width)));
+  const available = width - labelWidth - (lengthOf(rows) > height ? SCROLLBAR : 0);
+  const columns = columnAxis(grid.columns, { ...COLUMN, ...touch, available, maxLabels });
+  if (grid.rows.length <= maxLabels) return { columns, rows, labelWidth };
+  const square = { ...ROW, available: Infinity, maxSize: sizeOf(columns, 0), maxLabels };
+  return { columns, rows: rowAxis(grid.rows, square), labelWidth };
 }
 
-function rowLabelWidth(rows: Axis, width: number): number {
-  return Math.ceil(Math.min(rows.labelWidth, Math.max(MAX_LABEL_SHARE * width, MIN_LABEL_WIDTH)));
-}
-
-/** The labels of the rows have this width in pixels. */
 type CellsProps = WeightsProps & { columns: Axis; rows: Axis; labelWidth: number };
 
 function Cells({ id, grid, columns, rows, point, onPoint, onSelect, labelWidth }: CellsProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const { weights, links, find, cell } = grid;
+  const { weights, links, cell, numShown } = grid;
   useLayoutEffect(() => {
     if (canvas.current) paintGrid(canvas.current, grid, columns, rows);
-  }, [weights, String(links), find, String(columns.edges), String(rows.edges)]);
+  }, [weights, String(links), String(columns.edges), String(rows.edges)]);
   const cellAt = ({ offsetX, offsetY }: MouseEvent): Cell => [
-    Math.min(tokenAt(rows, offsetY), grid.numShown - 1),
+    Math.min(tokenAt(rows, offsetY), numShown - 1),
     tokenAt(columns, offsetX),
   ];
-  const size = { width: px(lengthOf(columns)), height: px(lengthOf(rows)) };
-  const boxOf = (t: number, s: number) => ({
-    left: px(columns.edges[s]),
-    top: px(rows.edges[t]),
-    width: px(sizeOf(columns, s)),
-    height: px(sizeOf(rows, t)),
-    scrollMargin: `${headerHeight(columns) + AXIS_NAME_HEIGHT}px 4px 4px ${labelWidth + 4}px`,
-  });
+  const onKeyDown = (event: KeyboardEvent) => {
+    const next = cellAfterKey(event, grid);
+    if (!next) return;
+    event.preventDefault();
+    onSelect(next);
+  };
+  const onPointerMove = (event: PointerEvent) => {
+    const [t, s] = cellAt(event);
+    if (numShown && (t !== point?.t || s !== point?.s)) onPoint({ t, s });
+  };
+  const size = `width: ${lengthOf(columns)}px; height: ${lengthOf(rows)}px`;
+  const boxOf = (t: number, s: number) => `
+    left: ${columns.edges[s]}px; width: ${sizeOf(columns, s)}px;
+    top: ${rows.edges[t]}px; height: ${sizeOf(rows, t)}px;
+    scroll-margin: ${headerHeight(columns) + AXIS_NAME}px 4px 4px ${labelWidth + 4}px`;
   return (
     <div
       class="cells"
       role="grid"
       tabIndex={0}
       aria-label={`weights from ${grid.rowName} to ${grid.columnName}; arrow keys select a cell`}
-      aria-rowcount={rows.tokens.length}
-      aria-colcount={columns.tokens.length}
+      aria-rowcount={rows.labels.length}
+      aria-colcount={columns.labels.length}
       aria-activedescendant={cell ? `${id}-${cell.join("-")}` : undefined}
       style={size}
-      onKeyDown={(event) => {
-        const next = cellAfterKey(event, grid);
-        if (!next) return;
-        event.preventDefault();
-        onSelect(next);
-      }}
+      onKeyDown={onKeyDown}
     >
       <canvas
         ref={canvas}
         style={size}
-        onPointerMove={(event) => {
-          const [t, s] = cellAt(event);
-          if (t >= 0 && (t !== point?.t || s !== point?.s)) onPoint({ t, s });
-        }}
+        onPointerMove={onPointerMove}
         onPointerLeave={() => onPoint(null)}
-        onClick={(event) => grid.numShown && onSelect(cellAt(event))}
+        onClick={(event) => numShown && onSelect(cellAt(event))}
       />
       {point?.t !== undefined && point.s !== undefined && (
         <div class="pointed" style={boxOf(point.t, point.s)} />
       )}
-      {cell && (
-        <SelectedCell
-          key={cell.join()}
-          id={`${id}-${cell.join("-")}`}
-          cell={cell}
-          label={describeCell(grid, cell)}
-          style={boxOf(...cell)}
-        />
-      )}
+      {cell && <SelectedCell key={cell.join()} {...{ id, grid, cell }} style={boxOf(...cell)} />}
     </div>
   );
 }
 
-type SelectedCellProps = { id: string; cell: Cell; label: string; style: Record<string, string> };
+type SelectedCellProps = { id: string; grid: Grid; cell: Cell; style: string };
 
 /** The element that a screen reader reads. It is scrolled into view when it is selected. */
-function SelectedCell({ id, cell: [t, s], label, style }: SelectedCellProps) {
+function SelectedCell({ id, grid, cell: [t, s], style }: SelectedCellProps) {
   const element = useRef<HTMLDivElement>(null);
   useEffect(() => element.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), []);
+  const attributes = {
+    "aria-selected": true,
+    "aria-colindex": s + 1,
+    "aria-label": describeCell(grid, [t, s]),
+  };
   return (
     <div role="row" aria-rowindex={t + 1}>
-      <div
-        ref={element}
-        role="gridcell"
-        aria-selected
-        aria-colindex={s + 1}
-        aria-label={label}
-        {...{ id, style }}
-      />
+      <div ref={element} role="gridcell" id={`${id}-${t}-${s}`} style={style} {...attributes} />
     </div>
   );
 }

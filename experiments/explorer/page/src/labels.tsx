@@ -4,7 +4,7 @@ import { useRef, useState } from "preact/hooks";
 import { type Axis, headerHeight, lengthOf, sizeOf } from "./axis";
 import { findTokens, type Grid, highlightedTokens, type Point } from "./grid";
 
-export interface LabelsProps {
+interface LabelsProps {
   grid: Grid;
   kind: "rows" | "columns";
   axis: Axis;
@@ -18,18 +18,17 @@ export interface LabelsProps {
 
 const MIN_SIZE = 16; // pixels of a label
 
-/** Shows each label that has a place, and those that are highlighted. They are buttons if the grid has actions. */
+/** Shows each label that has a place, and those that are marked. They are buttons if the grid has actions. */
 export function Labels({ grid, kind, axis, side, margin = 0, point, onPoint }: LabelsProps) {
   const list = useRef<HTMLDivElement>(null);
   const [focused, setFocused] = useState(0);
+  const { actions, [kind]: tokens } = grid;
   const isRow = kind === "rows";
-  const tokens = grid[kind];
-  const { actions } = grid;
   const numShown = isRow ? grid.numShown : tokens.length;
   const focusable = Math.min(focused, numShown - 1);
   const isHigh = highlightedTokens(grid, kind, point);
   const found = new Set(findTokens(tokens, grid.find));
-  const pressed = isRow ? [grid.cell?.[0]] : (actions?.hidden ?? []);
+  const pressed = isRow ? [grid.cell?.[0]] : actions?.hidden;
   const hint = isRow ? "press to show its step" : "press to hide it, or to show it again";
   const pointAt = (i: number) => onPoint(isRow ? { t: i } : { s: i });
   const onKeyDown = (event: KeyboardEvent) => {
@@ -38,6 +37,37 @@ export function Labels({ grid, kind, axis, side, margin = 0, point, onPoint }: L
     event.preventDefault();
     list.current?.querySelector<HTMLElement>(`[data-position="${next}"]`)?.focus();
   };
+  const labelOf = (label: string, i: number) => {
+    if (i % axis.interval && !isHigh[i] && !found.has(i)) return null;
+    const forced = isRow && actions?.forced.includes(i);
+    const marks = { highlighted: isHigh[i], found: found.has(i), later: i >= numShown, forced };
+    const [start, size] = [axis.edges[i], Math.max(sizeOf(axis, i), MIN_SIZE)];
+    const attributes = {
+      class: Object.entries(marks)
+        .map(([name, isMarked]) => (isMarked ? name : ""))
+        .join(" "),
+      style: side === "left" ? `top: ${start}px; height: ${size}px` : `left: ${start}px; width: ${size}px`,
+      title: actions ? `${tokens[i]}: ${hint}` : tokens[i],
+      "data-position": i,
+      onPointerEnter: () => pointAt(i),
+    };
+    if (!actions) return <span {...attributes}>{label}</span>;
+    return (
+      <button
+        key={i}
+        type="button"
+        {...attributes}
+        tabIndex={i === focusable ? 0 : -1}
+        aria-pressed={pressed?.includes(i)}
+        onClick={() => (isRow ? actions.open(i) : actions.hide(i))}
+        onFocusIn={() => [setFocused(i), pointAt(i)]}
+        onFocusOut={() => onPoint(null)}
+      >
+        {label}
+      </button>
+    );
+  };
+  const sizes = `margin-left: ${margin}px; width: ${lengthOf(axis)}px; height: ${headerHeight(axis)}px`;
   return (
     <div
       ref={list}
@@ -45,58 +75,13 @@ export function Labels({ grid, kind, axis, side, margin = 0, point, onPoint }: L
       role={actions ? "toolbar" : "presentation"}
       aria-label={`${isRow ? grid.rowName : grid.columnName} tokens`}
       aria-hidden={!actions}
-      style={
-        isRow && side === "left"
-          ? { height: px(lengthOf(axis)) }
-          : { ...widthOf(axis), marginLeft: px(margin) }
-      }
+      style={side === "left" ? `height: ${lengthOf(axis)}px` : sizes}
       onKeyDown={onKeyDown}
       onPointerLeave={() => onPoint(null)}
     >
-      {axis.labels.map((label, i) => {
-        if (i % axis.interval && !isHigh[i]) return null;
-        const isForced = isRow && actions?.forced.includes(i);
-        const marks = { highlighted: isHigh[i], found: found.has(i), later: i >= numShown, forced: isForced };
-        const [start, size] = [px(axis.edges[i]), px(Math.max(sizeOf(axis, i), MIN_SIZE))];
-        const attributes = {
-          class: Object.entries(marks)
-            .flatMap(([name, isMarked]) => (isMarked ? name : []))
-            .join(" "),
-          style: side === "left" ? { top: start, height: size } : { left: start, width: size },
-          title: actions ? `${tokens[i]}: ${hint}` : tokens[i],
-          "data-position": i,
-          onPointerEnter: () => pointAt(i),
-        };
-        if (!actions) return <span {...attributes}>{label}</span>;
-        return (
-          <button
-            key={i}
-            type="button"
-            {...attributes}
-            tabIndex={i === focusable ? 0 : -1}
-            aria-pressed={pressed.includes(i)}
-            onClick={() => (isRow ? actions.open(i) : actions.hide(i))}
-            onFocus={() => {
-              setFocused(i);
-              pointAt(i);
-            }}
-            onBlur={() => onPoint(null)}
-          >
-            {label}
-          </button>
-        );
-      })}
+      {axis.labels.map(labelOf)}
     </div>
   );
-}
-
-function widthOf(axis: Axis) {
-  return { width: px(lengthOf(axis)), height: px(headerHeight(axis)) };
-}
-
-/** Returns a length in CSS. */
-export function px(length: number): string {
-  return `${length}px`;
 }
 
 /** Returns the position to which a key moves; null for other keys. */

@@ -76,16 +76,6 @@ export function weightedSum(weights: Vector, vectors: Vector[]): Float64Array {
   return sums;
 }
 
-/** Returns the hyperbolic tangent of each value. */
-export function tanh(vector: Vector): Vector {
-  return vector.map(Math.tanh);
-}
-
-/** Returns the logistic function. */
-export function sigmoid(value: number): number {
-  return 1 / (1 + Math.exp(-value));
-}
-
 /** Returns the softmax of scores. Scores of -Infinity have weight 0, also if all are -Infinity. */
 export function softmax(scores: ArrayLike<number>): Float64Array {
   const max = scores[argmax(scores)];

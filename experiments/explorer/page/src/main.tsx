@@ -5,12 +5,11 @@ import { App } from "./app";
 import type { PageData } from "./data";
 import { answerRequests, startWorker } from "./worker";
 
+export { fromAddress, toAddress } from "./address";
 export { decodeArrays, decodeWeights } from "./arrays";
 export { columnAxis } from "./axis";
 export { formulasOf } from "./formulas";
-export { describeRange } from "./grid";
-export { alignmentErrorRate } from "./metrics";
-export { fromAddress, toAddress } from "./state";
+export { alignmentErrorRate, describeRange } from "./grid";
 export { detokenize, toIds, tokenize } from "./tokenizer";
 export { translate } from "./translation";
 

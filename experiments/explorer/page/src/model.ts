@@ -3,7 +3,7 @@
 import type { Arrays } from "./arrays";
 import { type AttentionChange, type AttentionOutput, attend } from "./attention";
 import type { Shape } from "./data";
-import { add, concatenate, matrixRow, matVec, mean, sigmoid, tanh, type Vector, vecMat } from "./linalg";
+import { add, concatenate, matrixRow, matVec, mean, type Vector, vecMat } from "./linalg";
 
 export interface Model {
   shape: Shape;
@@ -54,7 +54,7 @@ export function encode({ arrays, shape }: Model, ids: number[]): Source {
 /** Returns the state of the decoder before its first step. */
 export function initialState({ arrays, shape }: Model, source: Source): DecoderState {
   const layers = Array.from({ length: shape.num_decoder_layers }, (_, i) =>
-    tanh(linear(arrays, i ? `decoder/initial_${i}` : "decoder/initial", source.finalState)),
+    linear(arrays, i ? `decoder/initial_${i}` : "decoder/initial", source.finalState).map(Math.tanh),
   );
   const numFeatures = arrays.vectors["decoder/readout/bias"].length;
   return { layers, inputFeed: shape.input_feeding ? new Float64Array(numFeatures) : null };
@@ -83,7 +83,8 @@ export function decodeStep(
     if (shape.layer_norm) output = layerNorm(arrays, `decoder/norm_${i}`, output);
   }
   const attended = early ?? attend(model, output, source, change);
-  const features = tanh(linear(arrays, "decoder/readout", concatenate(output, attended.context, embedding)));
+  const readout = concatenate(output, attended.context, embedding);
+  const features = linear(arrays, "decoder/readout", readout).map(Math.tanh);
   const logits = shape.tied_embeddings
     ? add(
         matVec(arrays.matrices["decoder/embedding/embedding"], features),
@@ -113,6 +114,10 @@ function gruStep({ matrices, vectors }: Arrays, name: string, state: Vector, inp
     const candidate = Math.tanh(projectedInput[2 * H + i] + reset * (projectedState[2 * H + i] + bias[i]));
     return (1 - update) * candidate + update * previous;
   });
+}
+
+function sigmoid(value: number): number {
+  return 1 / (1 + Math.exp(-value));
 }
 
 function linear({ matrices, vectors }: Arrays, name: string, vector: Vector): Vector {

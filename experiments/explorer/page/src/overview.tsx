@@ -1,80 +1,61 @@
 // All layers and heads as small pictures: a row for each layer, a column for each head.
 
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import type { PageProps } from "./address";
 import { colorsOf, weightImage } from "./paint";
-import type { RecordedWeights } from "./recorded_view";
-import type { Change } from "./use_address";
+import type { RecordedWeights } from "./recorded";
 
 const MAX_PIXELS = 48; // along a side of a picture
 
-interface OverviewProps {
-  weights: RecordedWeights;
-  layer: number | null;
-  head: number | null;
-  change: Change;
-}
+type OverviewProps = PageProps & { weights: RecordedWeights; layer: number | null; head: number | null };
 
 /** Shows a picture of each head, which selects it. */
 export function Overview({ weights, layer, head, change }: OverviewProps) {
   const [L, N] = weights.shape;
   const largest = useMemo(
-    () => weights.values.reduce((most, weight) => Math.max(most, Math.abs(weight)), 1e-9),
+    () => weights.values.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0),
     [weights],
   );
-  const hasNegative = useMemo(() => weights.values.some((weight) => weight < 0), [weights]);
   const select = (l: number, n: number) => {
     const isSelected = l === layer && n === head;
     change(isSelected ? { layer: null, head: null } : { layer: l, head: n });
   };
   return (
     <details class="overview" open>
-      <summary>
-        All layers and heads (the darkest is the {hasNegative ? "largest absolute weight" : "largest weight"})
-      </summary>
+      <summary>Layers (rows) and heads (columns)</summary>
       <div class="scrolled">
         <table>
-          <thead>
-            <tr>
-              <td />
+          <tr>
+            <td />
+            {Array.from({ length: N }, (_, n) => (
+              <th key={n}>{n + 1}</th>
+            ))}
+          </tr>
+          {Array.from({ length: L }, (_, l) => (
+            <tr key={l}>
+              <th>{l + 1}</th>
               {Array.from({ length: N }, (_, n) => (
-                <th key={n} scope="col">
-                  {n === 0 ? "head 1" : n + 1}
-                </th>
+                <td key={n}>
+                  <button
+                    type="button"
+                    aria-label={`layer ${l + 1}, head ${n + 1}`}
+                    title={`layer ${l + 1}, head ${n + 1}`}
+                    aria-pressed={l === layer && n === head}
+                    onClick={() => select(l, n)}
+                  >
+                    <Picture {...{ weights, largest }} layer={l} head={n} />
+                  </button>
+                </td>
               ))}
             </tr>
-          </thead>
-          <tbody>
-            {Array.from({ length: L }, (_, l) => (
-              <tr key={l}>
-                <th scope="row">layer {l + 1}</th>
-                {Array.from({ length: N }, (_, n) => (
-                  <td key={n}>
-                    <button
-                      type="button"
-                      title={`layer ${l + 1}, head ${n + 1}`}
-                      aria-label={`layer ${l + 1}, head ${n + 1}`}
-                      aria-pressed={l === layer && n === head}
-                      onClick={() => select(l, n)}
-                    >
-                      <Picture {...{ weights, largest }} layer={l} head={n} />
-                    </button>
-                  </td>
-                ))}
-              </tr>
-            ))}
-          </tbody>
+          ))}
         </table>
       </div>
     </details>
   );
 }
 
-interface PictureProps {
-  weights: RecordedWeights;
-  largest: number;
-  layer: number;
-  head: number;
-}
+type PictureProps = { weights: RecordedWeights; largest: number; layer: number; head: number };
 
 function Picture({ weights, largest, layer, head }: PictureProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -82,8 +63,7 @@ function Picture({ weights, largest, layer, head }: PictureProps) {
     if (!canvas.current) return;
     const rows = strongestWeights(weights, layer, head);
     const image = weightImage(rows, rows[0].length, largest, colorsOf(canvas.current));
-    canvas.current.width = image.width;
-    canvas.current.height = image.height;
+    [canvas.current.width, canvas.current.height] = [image.width, image.height];
     canvas.current.getContext("2d")?.drawImage(image, 0, 0);
   }, [weights, largest, layer, head]);
   return <canvas ref={canvas} />;

@@ -12,21 +12,14 @@ import {
 } from "./model";
 import { BOS_ID, EOS_ID, PAD_ID } from "./tokenizer";
 
-/** The user's changes, as token ids. */
-export interface SearchChanges {
-  /** Source positions that cannot be attended to. */
-  hidden: Set<number>;
-  /** By target position. */
-  forced: Map<number, number>;
-  /** By target position. */
-  overrides: Map<number, Override>;
-}
-
 export interface SearchOptions {
   maxLength: number;
   beamSize: number;
   lengthPenalty: number;
-  changes: SearchChanges;
+  /** The user's changes: source positions that cannot be attended to; token ids and weights by target position. */
+  hidden: Set<number>;
+  forced: Map<number, number>;
+  overrides: Map<number, Override>;
 }
 
 /** A step and the token that was chosen. */
@@ -48,12 +41,12 @@ export function search(model: Model, source: Source, options: SearchOptions): Hy
   return options.beamSize > 1 ? beamSearch(model, source, options) : [greedySearch(model, source, options)];
 }
 
-function greedySearch(model: Model, source: Source, { maxLength, changes }: SearchOptions): Hypothesis {
+function greedySearch(model: Model, source: Source, options: SearchOptions): Hypothesis {
   const steps: TokenStep[] = [];
   let [state, token, score] = [initialState(model, source), BOS_ID, 0];
-  for (let t = 0; t < maxLength && token !== EOS_ID; t++) {
-    const prediction = predict(model, state, token, source, changes, t);
-    token = changes.forced.get(t) ?? argmax(prediction.logits);
+  for (let t = 0; t < options.maxLength && token !== EOS_ID; t++) {
+    const prediction = predict(model, state, token, source, options, t);
+    token = options.forced.get(t) ?? argmax(prediction.logits);
     score += prediction.logProbabilities[token];
     state = prediction.state;
     steps.push({ token, ...prediction });
@@ -61,36 +54,28 @@ function greedySearch(model: Model, source: Source, { maxLength, changes }: Sear
   return { steps, score, isTruncated: token !== EOS_ID };
 }
 
-/** The beginning of a hypothesis. */
-interface Beam {
-  steps: TokenStep[];
+/** A hypothesis and its log-probability. */
+interface Beam extends Hypothesis {
   logProbability: number;
-  score: number;
 }
 
 function beamSearch(model: Model, source: Source, options: SearchOptions): Hypothesis[] {
-  const { maxLength, beamSize, lengthPenalty, changes } = options;
+  const { maxLength, beamSize, lengthPenalty } = options;
   const initial = initialState(model, source);
-  let alive: Beam[] = [{ steps: [], logProbability: 0, score: 0 }];
+  let alive: Beam[] = [{ steps: [], logProbability: 0, score: 0, isTruncated: true }];
   let finished: Beam[] = [];
   let isExhaustive = true; // no hypothesis has been pruned
   for (let t = 0; t < maxLength && alive.length && !isDone(); t++) {
-    const extended = alive
-      .flatMap((beam) => extend(beam, t))
-      .sort((a, b) => b.logProbability - a.logProbability);
-    const unfinished = extended.filter((beam) => !isFinished(beam));
+    const extended = alive.flatMap((beam) => extend(beam, t));
+    extended.sort((a, b) => b.logProbability - a.logProbability);
+    const unfinished = extended.filter(({ isTruncated }) => isTruncated);
     isExhaustive &&= t === maxLength - 1 || unfinished.length <= beamSize;
     const threshold = isExhaustive ? -Infinity : (unfinished[beamSize - 1]?.logProbability ?? -Infinity);
-    const newlyFinished = extended.filter((beam) => isFinished(beam) && beam.logProbability >= threshold);
+    const newlyFinished = extended.filter((beam) => !beam.isTruncated && beam.logProbability >= threshold);
     finished = [...finished, ...newlyFinished].sort((a, b) => b.score - a.score).slice(0, beamSize);
     alive = unfinished.slice(0, beamSize);
   }
-  const truncated = alive.filter(({ steps }) => steps.length === maxLength);
-  return [...finished, ...truncated].map((beam) => ({
-    steps: beam.steps,
-    score: beam.score,
-    isTruncated: !isFinished(beam),
-  }));
+  return [...finished, ...alive.filter(({ steps }) => steps.length === maxLength)];
 
   function scoreOf(logProbability: number, length: number): number {
     return logProbability / ((5 + length) / 6) ** lengthPenalty;
@@ -103,26 +88,23 @@ function beamSearch(model: Model, source: Source, options: SearchOptions): Hypot
   }
 
   /** Returns the continuations of a beam: the beamSize + 2 most probable ones, and EOS. */
-  function extend({ steps, logProbability }: Beam, t: number): Beam[] {
+  function extend({ steps, logProbability: sum }: Beam, t: number): Beam[] {
     const last = steps.at(-1);
-    const prediction = predict(model, last?.state ?? initial, last?.token ?? BOS_ID, source, changes, t);
-    const forced = changes.forced.get(t);
+    const prediction = predict(model, last?.state ?? initial, last?.token ?? BOS_ID, source, options, t);
+    const forced = options.forced.get(t);
     const tokens = forced === undefined ? [...topK(prediction.logits, beamSize + 2), EOS_ID] : [forced];
-    return [...new Set(tokens)]
-      .map((token) => {
-        const sum = logProbability + prediction.logProbabilities[token];
-        return {
-          steps: [...steps, { token, ...prediction }],
-          logProbability: sum,
-          score: scoreOf(sum, t + 1),
-        };
-      })
-      .filter((beam) => beam.logProbability > -Infinity);
+    const beams = [...new Set(tokens)].map((token) => {
+      const logProbability = sum + prediction.logProbabilities[token];
+      const score = scoreOf(logProbability, t + 1);
+      return {
+        steps: [...steps, { token, ...prediction }],
+        logProbability,
+        score,
+        isTruncated: token !== EOS_ID,
+      };
+    });
+    return beams.filter(({ logProbability }) => logProbability > -Infinity);
   }
-}
-
-function isFinished({ steps }: Beam): boolean {
-  return steps.at(-1)?.token === EOS_ID;
 }
 
 /** Computes the log-probabilities of the next token. PAD and BOS have -Infinity. */
@@ -131,7 +113,7 @@ function predict(
   state: DecoderState,
   token: number,
   source: Source,
-  { hidden, overrides }: SearchChanges,
+  { hidden, overrides }: SearchOptions,
   t: number,
 ): Omit<TokenStep, "token"> {
   const output = decodeStep(model, state, token, source, { hidden, override: overrides.get(t) });

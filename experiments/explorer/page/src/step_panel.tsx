@@ -1,30 +1,24 @@
 // The computation of a step: its formulas and numbers, and what the user can change.
 
+import { type Change, type PageProps, shownRuns } from "./address";
 import type { Override } from "./attention";
 import type { Cell, LiveRun } from "./data";
-import { ellipsize, formatNumber, formatPercent, formatWeight } from "./format";
+import { ellipsize, formatNumber, formatPercent } from "./format";
 import { formulasOf, NEXT_TOKEN, type StageName } from "./formulas";
+import { Button } from "./inputs";
 import { norm, type Vector } from "./linalg";
 import { displayToken } from "./tokenizer";
 import type { Translation } from "./translation";
-import type { Change } from "./use_address";
 
 const PAPER = "https://arxiv.org/abs/1409.0473";
-const NUM_VALUES = 4; // of a vector
+const NUM_VALUES = 3; // of a vector
 
-interface StepPanelProps {
-  run: LiveRun;
-  /** Null for a text without tokens. */
-  translation: Translation | null;
-  /** Null shows formulas without numbers. */
-  cell: Cell | null;
-  isCompared: boolean;
-  change: Change;
-}
+/** The translation is null for a text without tokens. Without a cell, there are no numbers. */
+type StepPanelProps = PageProps & { run: LiveRun; translation: Translation | null; cell: Cell | null };
 
 /** Shows how a step is computed. */
-export function StepPanel({ run, translation, cell, isCompared, change }: StepPanelProps) {
-  const runName = isCompared ? `${run.name}: ` : "";
+export function StepPanel({ run, translation, cell, data, state, change }: StepPanelProps) {
+  const runName = shownRuns(data, state).length > 1 ? `${run.name}: ` : "";
   if (!translation || !cell) {
     return (
       <section class="panel" aria-label="how a step is computed">
@@ -35,22 +29,16 @@ export function StepPanel({ run, translation, cell, isCompared, change }: StepPa
     );
   }
   const [t, s] = cell;
-  const weight = translation.weights?.[t][s];
+  const [target, source, weight] = [translation.rows[t], translation.columns[s], translation.weights?.[t][s]];
   return (
     <section class="panel step" aria-label="how this step is computed">
       <div class="heading">
-        <h3>
-          {runName}Step {t + 1}: “{translation.rows[t]}”
-          {weight !== undefined && (
-            <span>
-              from “{translation.rows[t]}” to “{translation.columns[s]}” {formatWeight(weight)}
-            </span>
-          )}
-        </h3>
-        <button type="button" onClick={() => change({ cell: null })}>
-          Close
-        </button>
+        <h3>{`${runName}Step ${t + 1}: “${target}”`}</h3>
+        <Button label="Close" press={() => change({ cell: null })} />
       </div>
+      {weight !== undefined && (
+        <p class="hint">{`from “${target}” to “${source}”: ${formatNumber(weight, 3)}`}</p>
+      )}
       {weight !== undefined && <WeightChoices {...{ translation, cell, change }} />}
       <TokenChoices {...{ translation, t, change }} />
       <Stages run={run} numbers={numbersOf(translation, t, s)} note={noteOf(translation, t, s)} />
@@ -88,20 +76,13 @@ function WeightChoices({ translation, cell: [t, s], change }: ChoicesProps & { c
     ["uniform", "uniform"],
     [`all on “${ellipsize(translation.columns[s], 16)}”`, s],
   ];
+  const set = (override?: Override) =>
+    change({ overrides: override === undefined ? others : { ...others, [t]: override } });
   return (
     <fieldset class="choices" aria-label="attention weights">
       Weights
       {choices.map(([label, override]) => (
-        <button
-          key={label}
-          type="button"
-          aria-pressed={current === override}
-          onClick={() =>
-            change({ overrides: override === undefined ? others : { ...others, [t]: override } })
-          }
-        >
-          {label}
-        </button>
+        <Button key={label} label={label} isPressed={current === override} press={() => set(override)} />
       ))}
     </fieldset>
   );
@@ -117,10 +98,10 @@ function TokenChoices({ translation, t, change }: ChoicesProps & { t: number }) 
   return (
     <fieldset aria-label="next token">
       <p class="choices-label">
-        Next token, <MathML formula={NEXT_TOKEN} />; choose instead:
-        <button type="button" class={t in options.forced ? "" : "later"} onClick={undo}>
-          Undo
-        </button>
+        <span>
+          Next token, <MathML formula={NEXT_TOKEN} />; choose instead:
+        </span>
+        <Button label="Undo" className={t in options.forced ? "" : "later"} press={undo} />
       </p>
       <div class="candidates">
         {steps[t].candidates.map(({ token, probability }) => (

@@ -5,7 +5,7 @@ import type { Override } from "./attention";
 import type { LiveRun } from "./data";
 import { topK, type Vector } from "./linalg";
 import { encode } from "./model";
-import { type SearchChanges, search, type TokenStep } from "./search";
+import { search, type TokenStep } from "./search";
 import {
   detokenize,
   displayToken,
@@ -20,22 +20,18 @@ import {
   UNK_ID,
 } from "./tokenizer";
 
-/** The user's changes of a translation, by position. */
-export interface Changes {
-  /** Source positions that cannot be attended to. */
-  hidden: number[];
-  /** Target tokens that replace those of the model. */
-  forced: Record<number, string>;
-  /** Attention weights of target positions that replace those of the model. */
-  overrides: Record<number, Override>;
-}
-
-export interface TranslationOptions extends Changes {
+/** A text and the user's changes of its translation. */
+export interface TranslationOptions {
   text: string;
   /** Null for the beam size of the run. */
   beamSize: number | null;
   /** Index of the hypothesis that is shown. */
   hypothesis: number;
+  /** Source positions that cannot be attended to. */
+  hidden: number[];
+  /** Target tokens, and attention weights, that replace those of the model at a target position. */
+  forced: Record<number, string>;
+  overrides: Record<number, Override>;
 }
 
 export interface TranslationStep {
@@ -80,10 +76,6 @@ export interface Translation {
   numDropped: number;
   /** The attention key of each source token. */
   keys: Vector[];
-  /** Of additive attention. */
-  scoreVector?: Vector;
-  /** Of cosine attention. */
-  scale?: number;
 }
 
 const MAX_SOURCE_TOKENS = 400;
@@ -98,12 +90,15 @@ export function translate(run: LiveRun, arrays: Arrays, options: TranslationOpti
   const model = { shape: run.shape, arrays };
   const source = encode(model, sourceIds);
   const beamSize = options.beamSize ?? run.beam_size;
-  const hypotheses = search(model, source, {
+  const searchOptions = {
     maxLength: run.max_length,
     beamSize,
     lengthPenalty: run.length_penalty,
-    changes: searchChanges(run, options),
-  });
+    hidden: new Set(options.hidden),
+    forced: byPosition(options.forced, (token) => targetId(run, token)),
+    overrides: byPosition(options.overrides, (override) => override),
+  };
+  const hypotheses = search(model, source, searchOptions);
   const { steps, score, isTruncated } = hypotheses[options.hypothesis] ?? hypotheses[0];
   const tokensOf = (hypothesis: TokenStep[]) => hypothesis.map(({ token }) => toToken(run.target, token));
   const tokens = tokensOf(isTruncated ? steps : steps.slice(0, -1));
@@ -128,28 +123,22 @@ export function translate(run: LiveRun, arrays: Arrays, options: TranslationOpti
     unknownTokens: unknownTokens(run, sourceTokens, options),
     numDropped: allTokens.length - sourceTokens.length,
     keys: source.keys,
-    scoreVector: arrays.vectors["decoder/attention_layer/score_vector"],
-    scale: arrays.vectors["decoder/attention_layer/scale"]?.[0],
   };
 }
 
-function searchChanges(run: LiveRun, { hidden, forced, overrides }: Changes): SearchChanges {
-  const byPosition = <Value>(values: Record<number, Value>) =>
-    Object.entries(values).map(([t, value]): [number, Value] => [Number(t), value]);
-  const forcedIds = byPosition(forced).map(([t, token]): [number, number] => [t, targetId(run, token)]);
-  return { hidden: new Set(hidden), forced: new Map(forcedIds), overrides: new Map(byPosition(overrides)) };
+function byPosition<Value, Result>(values: Record<number, Value>, convert: (value: Value) => Result) {
+  return new Map(Object.entries(values).map(([t, value]): [number, Result] => [Number(t), convert(value)]));
 }
 
 function targetId(run: LiveRun, token: string): number {
   return token === EOS ? EOS_ID : toIds(run.target, [token])[0];
 }
 
-function unknownTokens(run: LiveRun, sourceTokens: string[], { forced }: Changes): string[] {
+function unknownTokens(run: LiveRun, sourceTokens: string[], { forced }: TranslationOptions): string[] {
   const sourceIds = toIds(run.source, sourceTokens);
-  const isUnknown = (token: string) => token !== UNK && targetId(run, token) === UNK_ID;
   const unknown = [
     ...sourceTokens.filter((_, s) => sourceIds[s] === UNK_ID),
-    ...Object.values(forced).filter(isUnknown),
+    ...Object.values(forced).filter((token) => token !== UNK && targetId(run, token) === UNK_ID),
   ];
   return [...new Set(unknown.map((token) => escapeInvisible(displayToken(token))))];
 }

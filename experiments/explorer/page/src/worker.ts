@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { type Arrays, decodeArrays } from "./arrays";
-import type { LiveRun, PageData } from "./data";
+import type { Checkpoint, LiveRun, PageData } from "./data";
 import { type Translation, type TranslationOptions, translate } from "./translation";
 
 /** A request of the article with an index. */
@@ -24,7 +24,7 @@ export interface Answer {
 /** Answers the requests of the page, in the worker. */
 export function answerRequests(scope: typeof self): void {
   let data: PageData = { runs: [] };
-  const arrays = new Map<string, Promise<Arrays>>();
+  const arrays = new Map<Checkpoint, Promise<Arrays>>();
   const newest = new Map<number, Request>(); // of each article
 
   scope.addEventListener("message", async ({ data: message }) => {
@@ -40,11 +40,10 @@ export function answerRequests(scope: typeof self): void {
   async function answer(request: Request): Promise<Answer> {
     try {
       const run = data.runs[request.run] as LiveRun;
-      const key = `${request.run},${request.checkpoint}`;
-      if (!arrays.has(key))
-        arrays.set(key, decodeArrays(run.checkpoints[request.checkpoint].arrays, run.layout));
-      const translation = translate(run, (await arrays.get(key)) as Arrays, request.options);
-      return { request, translation, error: null };
+      const checkpoint = run.checkpoints[request.checkpoint];
+      const decoded = arrays.get(checkpoint) ?? decodeArrays(checkpoint.arrays, run.layout);
+      arrays.set(checkpoint, decoded);
+      return { request, translation: translate(run, await decoded, request.options), error: null };
     } catch (error) {
       return { request, translation: null, error: (error as Error).message };
     }
@@ -73,9 +72,14 @@ export function useTranslation(
     const listen = ({ data }: MessageEvent<Answer>) => {
       if (JSON.stringify(data.request) === key) setAnswer(data);
     };
+    const fail = () => setAnswer({ request, translation: null, error: "the worker has stopped" });
     worker.addEventListener("message", listen);
+    worker.addEventListener("error", fail);
     worker.postMessage(request);
-    return () => worker.removeEventListener("message", listen);
+    return () => {
+      worker.removeEventListener("message", listen);
+      worker.removeEventListener("error", fail);
+    };
   }, [worker, key]);
   const isSameRun = answer?.request.run === request?.run;
   return {
