@@ -10,7 +10,7 @@ import { paintGrid } from "./paint";
 export const MAX_LABELS = 120; // with more tokens, the heatmap fits the window, and only some tokens have labels
 const ROW = { minSize: 22, maxSize: 40 }; // pixels
 const COLUMN = { minSize: 17, maxSize: 64 }; // pixels with an upright label
-const [NARROW, TOUCH_SIZE] = [560, 30]; // pixels of a narrow heatmap, and of its tokens
+const [PHONE_WIDTH, TOUCH_SIZE] = [640, 30]; // pixels of the largest phone, and of its tokens
 const [MAX_LABEL_SHARE, MIN_LABEL_WIDTH] = [0.3, 90]; // of the labels of rows
 const HEIGHT_AROUND = 390; // pixels of the window above and below the heatmap
 const [SCROLLBAR, AXIS_NAME] = [18, 26]; // pixels
@@ -36,7 +36,7 @@ export function Heatmap(props: WeightsProps) {
 
 /** Places the tokens. The labels of the rows have `labelWidth` pixels. */
 function axesOf(grid: Grid, width: number): { columns: Axis; rows: Axis; labelWidth: number } {
-  const touch = width < NARROW ? { minSize: TOUCH_SIZE } : {};
+  const touch = window.innerWidth <= PHONE_WIDTH ? { minSize: TOUCH_SIZE } : {};
   const maxLabels = grid.actions ? Infinity : MAX_LABELS;
   const height = Math.max(window.innerHeight - HEIGHT_AROUND, 0);
   const rows = rowAxis(grid.rows, { ...ROW, ...touch, available: height, maxLabels });

@@ -5,7 +5,7 @@ import { formatWeight } from "./format";
 import { type Grid, largestWeight } from "./grid";
 
 const MIN_BORDERED = 10; // pixels of a cell with a border
-const [MIN_NUMBER_WIDTH, MIN_NUMBER_HEIGHT] = [29, 18]; // pixels of a cell with a number
+const [MIN_NUMBER_WIDTH, MIN_NUMBER_HEIGHT] = [27, 18]; // pixels of a cell with a number
 const MIN_NUMBER = 0.005; // smallest weight with a number
 const LIGHT_NUMBER_OPACITY = 0.6; // of a cell with a light number
 const MAX_CANVAS_SIZE = 16_000; // device pixels, the limit of browsers
