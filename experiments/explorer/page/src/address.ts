@@ -156,7 +156,10 @@ function rulesOf({ runs }: PageData): Record<keyof State, Rule> {
 }
 
 function oneOf(values: unknown[]): Rule {
-  return { test: (value) => values.includes(value), allowed: `one of ${values.flatMap((value) => value ?? []).join(", ")}` };
+  return {
+    test: (value) => values.includes(value),
+    allowed: `one of ${values.flatMap((value) => value ?? []).join(", ")}`,
+  };
 }
 
 /** Returns the training steps of all checkpoints, in ascending order. */
