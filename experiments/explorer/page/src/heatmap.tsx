@@ -20,7 +20,7 @@ export function Heatmap(props: WeightsProps) {
   const { grid, width, point, onPoint } = props;
   const { columns, rows, labelWidth } = axesOf(grid, width);
   const hint = grid.actions ? ", press to hide" : "";
-  const scroll = labelWidth + lengthOf(columns) > width ? ", scroll for more →" : "";
+  const scroll = labelWidth + lengthOf(columns) + SCROLLBAR > width ? ", scroll for more →" : "";
   return (
     <div class="map" style={`grid-template-columns: ${labelWidth}px ${lengthOf(columns)}px`}>
       <div class="corner">from: {grid.rowName}</div>
@@ -41,7 +41,7 @@ function axesOf(grid: Grid, width: number): { columns: Axis; rows: Axis; labelWi
   const height = Math.max(window.innerHeight - HEIGHT_AROUND, 0);
   const rows = rowAxis(grid.rows, { ...ROW, ...touch, available: height, maxLabels });
   const labelWidth = Math.ceil(Math.max(MIN_LABEL_WIDTH, Math.min(rows.labelWidth, MAX_LABEL_SHARE * width)));
-  const available = width - labelWidth - (lengthOf(rows) > height ? SCROLLBAR : 0);
+  const available = width - labelWidth - SCROLLBAR;
   const columns = columnAxis(grid.columns, { ...COLUMN, ...touch, available, maxLabels });
   if (grid.rows.length <= maxLabels) return { columns, rows, labelWidth };
   const square = { ...ROW, available: Infinity, maxSize: sizeOf(columns, 0), maxLabels };
