@@ -15,9 +15,7 @@ PROGRAM = pathlib.Path(__file__).parents[2] / "experiments" / "explorer" / "page
 NODE = shutil.which("node")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-needs_node = pytest.mark.skipif(
-  NODE is None, reason="Node is not installed"
-)
+needs_node = pytest.mark.skipif(NODE is None, reason="Node is not installed")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
 

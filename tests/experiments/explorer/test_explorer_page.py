@@ -40,7 +40,9 @@ def path(translators, tmp_path_factory):
   for name, (config, item) in zip(("one", "other"), translators, strict=True):
     # The parameters of the first checkpoint are half those of the second.
     kept = KeptCheckpoints({3: jax.tree.map(lambda leaf: leaf / 2, item.params), 7: item.params}, 7)
-    runs.append({"name": name, "summary": "/* data */", **live_model(config, item, kept, {"mine": [mine, odd]})})
+    runs.append(
+      {"name": name, "summary": "/* data */", **live_model(config, item, kept, {"mine": [mine, odd]})}
+    )
   runs[1]["checkpoints"][0]["step"] = 5
   examples = [Example((), (), LINKS, "</script><b>a cat", "un gatto"), odd._replace(source_text="the dog")]
   recorded = recorded_model(translator, "it is a test", examples)
@@ -189,7 +191,12 @@ def test_recorded_sentences_have_references(path, translators):
   with opened(path, run="third", compare=None, text="</script><b>a cat") as shown:
     article = shown.inner_text("article")
     assert "cannot run this model: it is a test" in article and "Reference translation\nun gatto" in article
-    assert shown.tokens("top").all_inner_texts() == [*["<", "/", "script", ">", "<", "b", ">"], "a", "cat", "</s>"]
+    assert shown.tokens("top").all_inner_texts() == [
+      *["<", "/", "script", ">", "<", "b", ">"],
+      "a",
+      "cat",
+      "</s>",
+    ]
     assert "from: target" in article and "to: source" in article
     np.testing.assert_allclose(shown.row_weights(1), heads.decoder[0, 0, 1], atol=6e-4)
     shown.select_option("label:has-text('Recorded') select", "2. the dog")
@@ -335,7 +342,9 @@ def test_labels_are_complete(path):
   text = "the green psychologist sees a beautiful mirror near the old specchio tomatoes"
   with opened(path, (1400, 900), **ALONE, text=text) as shown:
     for axis in ("top", "left"):
-      cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.innerText)"
+      cut = (
+        "all => all.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.innerText)"
+      )
       assert shown.tokens(axis).evaluate_all(cut) == []
 
 
@@ -454,7 +463,9 @@ def test_controls_have_names_and_colors(path):
   unnamed = """() => [...document.querySelectorAll("button, input, select, textarea")]
     .filter((each) => !each.labels?.length && !each.textContent.trim() && !each.getAttribute("aria-label"))
     .map((each) => each.outerHTML)"""
-  pixel = """() => [...document.querySelector(".cells canvas").getContext("2d").getImageData(3, 3, 1, 1).data]"""
+  pixel = (
+    """() => [...document.querySelector(".cells canvas").getContext("2d").getImageData(3, 3, 1, 1).data]"""
+  )
   colors = {}
   with opened(path, cell=[1, 1], beamSize=3) as shown:
     assert shown.evaluate(unnamed) == []

@@ -5,22 +5,17 @@ import type { Cell, PageData, Run, Side } from "./data";
 import type { TranslationOptions } from "./translation";
 
 export interface State extends TranslationOptions {
-  /** Names of the run, and of a second run on the same text. */
-  run: string;
+  run: string; // names of the run, and of a second run on the same text
   compare: string | null;
-  /** Training step; null for the checkpoint that the run translates with. */
-  checkpoint: number | null;
+  checkpoint: number | null; // training step; null for the checkpoint that the run translates with
   view: "heatmap" | "arcs";
-  /** Number of target tokens that are shown; null for all. */
-  numShown: number | null;
-  /** The selected target and source position. */
-  cell: Cell | null;
+  numShown: number | null; // number of target tokens that are shown; null for all
+  cell: Cell | null; // the selected target and source position
   /** Of a recorded run. Null for the mean of all layers or heads. */
   side: Side;
   layer: number | null;
   head: number | null;
-  /** Tokens that contain this text are marked. */
-  find: string;
+  find: string; // tokens that contain this text are marked
 }
 
 /** Changes fields of the state. `isEntry: false` changes the current entry of the browser history. */
@@ -100,9 +95,9 @@ export function fromAddress(address: string, data: PageData): { state: State; pr
   try {
     const fields = JSON.parse(decodeURIComponent(address.slice(1)) || "{}");
     for (const [name, value] of Object.entries(fields)) {
-      const rule = Object.hasOwn(rules, name) ? rules[name] : null;
-      if (rule?.test(value)) Object.assign(state, { [name]: value });
-      else problems.push(`${name} must be ${rule?.allowed ?? "absent"}, got ${JSON.stringify(value)}`);
+      const [test, allowed] = Object.hasOwn(rules, name) ? rules[name] : [() => false, "absent"];
+      if (test(value)) Object.assign(state, { [name]: value });
+      else problems.push(`${name} must be ${allowed}, got ${JSON.stringify(value)}`);
     }
   } catch {
     problems.push("it is not JSON");
@@ -111,27 +106,21 @@ export function fromAddress(address: string, data: PageData): { state: State; pr
 }
 
 /** Whether a value is valid, and what is allowed, in words. */
-interface Rule {
-  test: (value: unknown) => boolean;
-  allowed: string;
-}
+type Rule = [test: Test, allowed: string];
+type Test = (value: unknown) => boolean;
 
 function rulesOf({ runs }: PageData): Record<keyof State, Rule> {
   const names = runs.map(({ name }) => name);
-  const isText = (value: unknown) => typeof value === "string";
-  const isPosition = (value: unknown) => Number.isInteger(value) && Number(value) >= 0;
-  const isOverride = (value: unknown) => value === "uniform" || isPosition(value);
-  const isList = (value: unknown) => Array.isArray(value) && value.every(isPosition);
-  const isByPosition = (value: unknown, test: Rule["test"]) =>
-    Object.entries(value ?? [null]).every(([position, item]) => isPosition(Number(position)) && test(item));
-  const isCell = (value: unknown) =>
-    value === null || (isList(value) && Object.keys(value as object).length === 2);
-  const text = { test: isText, allowed: "text" };
-  const position = { test: isPosition, allowed: "a position from 0" };
-  const optional = {
-    test: (value: unknown) => value === null || isPosition(value),
-    allowed: "a position from 0",
-  };
+  const isText: Test = (value) => typeof value === "string";
+  const isPosition: Test = (value) => Number.isInteger(value) && Number(value) >= 0;
+  const isOverride: Test = (value) => value === "uniform" || isPosition(value);
+  const isList: Test = (value) => Array.isArray(value) && value.every(isPosition);
+  const isCell: Test = (value) => value === null || (isList(value) && Object(value).length === 2);
+  const isByPosition = (value: unknown, test: Test) =>
+    typeof value === "object" &&
+    Object.entries(value ?? { none: null }).every(([t, item]) => isPosition(Number(t)) && test(item));
+  const text: Rule = [isText, "text"];
+  const position: Rule = [(value) => value === null || isPosition(value), "a position from 0"];
   return {
     text,
     find: text,
@@ -141,25 +130,20 @@ function rulesOf({ runs }: PageData): Record<keyof State, Rule> {
     beamSize: oneOf([...BEAM_SIZES, null]),
     view: oneOf(["heatmap", "arcs"]),
     side: oneOf(["decoder", "encoder"]),
-    hypothesis: position,
-    numShown: optional,
-    layer: optional,
-    head: optional,
-    hidden: { test: isList, allowed: "a list of positions" },
-    cell: { test: isCell, allowed: "a target and a source position" },
-    forced: { test: (value) => isByPosition(value, isText), allowed: "tokens by position" },
-    overrides: {
-      test: (value) => isByPosition(value, isOverride),
-      allowed: 'positions or "uniform" by position',
-    },
+    hypothesis: [isPosition, "a position from 0"],
+    numShown: position,
+    layer: position,
+    head: position,
+    hidden: [isList, "a list of positions"],
+    cell: [isCell, "a target and a source position"],
+    forced: [(value) => isByPosition(value, isText), "tokens by position"],
+    overrides: [(value) => isByPosition(value, isOverride), 'positions or "uniform" by position'],
   };
 }
 
 function oneOf(values: unknown[]): Rule {
-  return {
-    test: (value) => values.includes(value),
-    allowed: `one of ${values.flatMap((value) => value ?? []).join(", ")}`,
-  };
+  const names = values.filter((value) => value !== null);
+  return [(value) => values.includes(value), `one of ${names.join(", ")}`];
 }
 
 /** Returns the training steps of all checkpoints, in ascending order. */

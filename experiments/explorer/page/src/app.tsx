@@ -22,9 +22,9 @@ export function App({ data, worker }: { data: PageData; worker: Worker }) {
     return run?.checkpoints && translation ? shownSteps(run, translation, state) : null;
   });
   const player = usePlayer(state, shown[0] ?? shown[1], changeState);
-  const change: Change = (changes, options) => {
+  const change: Change = (...changes) => {
     player.stop();
-    changeState(changes, options);
+    changeState(...changes);
   };
   const page = { data, state, change };
   const onKeyDown = ({ key }: KeyboardEvent) => key === "Escape" && state.cell && change({ cell: null });
@@ -37,10 +37,11 @@ export function App({ data, worker }: { data: PageData; worker: Worker }) {
           {runs.map((run, i) => {
             const { answer, isBusy } = answers[i];
             const id = `run${i}`;
+            const step = run.checkpoints?.[checkpointOf(run, state)].step.toLocaleString("en");
             return (
               <article key={id} aria-busy={isBusy}>
                 <h2 title={run.summary}>
-                  {run.name} <small>{summaryOf(run, state)}</small>
+                  {run.name} <small>{step ? `${run.summary}, step ${step}` : run.summary}</small>
                 </h2>
                 {answer?.error && <p role="alert">The translation failed: {answer.error}.</p>}
                 {answer && !answer.error && !answer.translation && (
@@ -99,11 +100,6 @@ function requestOf(data: PageData, state: State, article: number) {
 function checkpointOf({ checkpoints, step }: LiveRun, state: State): number {
   const selected = state.checkpoint ?? step;
   return Math.max(checkpoints.filter((item) => item.step <= selected).length - 1, 0);
-}
-
-function summaryOf(run: PageData["runs"][number], state: State): string {
-  if (!run.checkpoints) return run.summary;
-  return `${run.summary}, step ${run.checkpoints[checkpointOf(run, state)].step.toLocaleString("en")}`;
 }
 
 function shownSteps(run: LiveRun, whole: Translation, { numShown, cell }: State): ShownTranslation {

@@ -1,6 +1,6 @@
 // Decodes the arrays of the page, which encode_arrays.py has encoded as base64 of gzip.
 
-import type { ArrayLayout, PackedWeights } from "./data";
+import type { LiveRun, PackedWeights } from "./data";
 import type { Matrix } from "./linalg";
 
 /** The parameters of a checkpoint, by name. */
@@ -10,7 +10,7 @@ export interface Arrays {
 }
 
 /** Returns the arrays of a checkpoint. */
-export async function decodeArrays(text: string, layout: ArrayLayout[]): Promise<Arrays> {
+export async function decodeArrays(text: string, layout: LiveRun["layout"]): Promise<Arrays> {
   const values = new Float32Array(await decode(text));
   const arrays: Arrays = { vectors: {}, matrices: {} };
   let first = 0;

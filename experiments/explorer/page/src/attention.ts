@@ -18,10 +18,8 @@ export type Override = "uniform" | number;
 
 /** The user's changes of the attention of one step. */
 export interface AttentionChange {
-  /** Source positions that cannot be attended to. */
-  hidden: Set<number>;
-  /** Replaces the computed weights. */
-  override?: Override;
+  hidden: Set<number>; // source positions that cannot be attended to
+  override?: Override; // replaces the computed weights
 }
 
 const SCORES: Record<Attention, (arrays: Arrays, query: Vector, keys: Vector[]) => number[]> = {
@@ -58,7 +56,9 @@ export function attend(
 }
 
 function weightsOf(scores: number[], { hidden, override }: AttentionChange): Vector {
-  if (typeof override === "number") return Float64Array.from(scores, (_, s) => Number(s === override));
+  if (typeof override === "number" && override < scores.length) {
+    return Float64Array.from(scores, (_, s) => Number(s === override));
+  }
   return softmax(scores.map((score, s) => (hidden.has(s) ? -Infinity : override === "uniform" ? 0 : score)));
 }
 

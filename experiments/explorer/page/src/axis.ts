@@ -4,14 +4,10 @@ import { ellipsize } from "./format";
 
 export interface Axis {
   labels: string[];
-  /** The first pixel of each token, and the end of the last one. */
-  edges: number[];
-  /** Whether labels are rotated by 90 degrees. */
-  isUpright: boolean;
-  /** Pixels of the longest label. */
-  labelWidth: number;
-  /** One label in this many has a place. */
-  interval: number;
+  edges: number[]; // the first pixel of each token, and the end of the last one
+  isUpright: boolean; // whether labels are rotated by 90 degrees
+  labelWidth: number; // pixels of the longest label
+  interval: number; // one label in this many has a place
 }
 
 /** Sizes in pixels: of all tokens, and of one token. With more than `maxLabels` tokens, only some have a label. */
@@ -40,11 +36,8 @@ export function columnAxis(tokens: string[], options: AxisOptions): Axis {
 
 /** Places tokens from top to bottom. */
 export function rowAxis(tokens: string[], options: AxisOptions): Axis {
-  return uniformAxis(
-    tokens.map((token) => ellipsize(token)),
-    false,
-    options,
-  );
+  const labels = tokens.map((token) => ellipsize(token));
+  return uniformAxis(labels, false, options);
 }
 
 function uniformAxis(labels: string[], isUpright: boolean, options: AxisOptions): Axis {

@@ -4,6 +4,7 @@ import {
   BEAM_SIZES,
   checkpointSteps,
   type PageProps,
+  type State,
   shownRuns,
   toAddress,
   withReset,
@@ -13,15 +14,14 @@ import type { LiveRun, RecordedRun } from "./data";
 import { ellipsize } from "./format";
 import { Button, Choice } from "./inputs";
 import type { Player } from "./player";
-import { indexOf, sentenceOf, sideOf } from "./recorded";
+import { type Index, indexOf, sentenceOf, sideOf } from "./recorded";
 
 /** Shows the controls of the runs that the state shows. */
 export function Controls(props: PageProps & { player: Player }) {
-  const { data, state, change } = props;
+  const { data, state } = props;
   const runs = shownRuns(data, state);
   const live = runs.find((run) => run.checkpoints !== undefined);
   const recorded = runs.find((run) => run.sentences !== undefined);
-  const views = { heatmap: "Heatmap", arcs: "Arcs" };
   return (
     <form onSubmit={(event) => event.preventDefault()}>
       {data.runs.length > 1 && <RunControls {...props} />}
@@ -29,17 +29,8 @@ export function Controls(props: PageProps & { player: Player }) {
       <div class="bar">
         {live && <PlayerControls {...props} />}
         <fieldset class="segments" aria-label="View">
-          {(["heatmap", "arcs"] as const).map((view) => (
-            <label key={view}>
-              <input
-                type="radio"
-                name="view"
-                checked={state.view === view}
-                onChange={() => change({ view })}
-              />
-              {views[view]}
-            </label>
-          ))}
+          <ViewChoice {...props} view="heatmap" label="Heatmap" />
+          <ViewChoice {...props} view="arcs" label="Arcs" />
         </fieldset>
         {live && <ModelControls {...props} live={live} />}
         {recorded && <RecordedControls {...props} recorded={recorded} />}
@@ -48,19 +39,25 @@ export function Controls(props: PageProps & { player: Player }) {
   );
 }
 
+function ViewChoice({ state, change, view, label }: PageProps & { view: State["view"]; label: string }) {
+  return (
+    <label>
+      <input type="radio" name="view" checked={state.view === view} onChange={() => change({ view })} />
+      {label}
+    </label>
+  );
+}
+
 function RunControls({ data, state, change }: PageProps) {
   const names = data.runs.map(({ name }) => name);
   const others = names.filter((name) => name !== state.run);
-  const selectRun = (run: string) =>
-    change({ ...withText(state.text), run, compare: state.compare === run ? state.run : state.compare });
+  const selectRun = (i: number) => {
+    const compare = state.compare === names[i] ? state.run : state.compare;
+    change({ ...withText(state.text), run: names[i], compare });
+  };
   return (
     <div class="line">
-      <Choice
-        label="Run"
-        names={names}
-        selected={names.indexOf(state.run)}
-        select={(i) => selectRun(names[i])}
-      />
+      <Choice label="Run" names={names} selected={names.indexOf(state.run)} select={selectRun} />
       <Choice
         label="Compare with"
         names={["none", ...others]}
@@ -116,14 +113,15 @@ function PlayerControls({ state, change, player }: PageProps & { player: Player 
 function ModelControls({ data, state, change, live }: PageProps & { live: LiveRun }) {
   const steps = checkpointSteps(data.runs);
   const step = state.checkpoint ?? live.step;
+  const sizes = [...new Set([...BEAM_SIZES, live.beam_size])];
   const isReset = toAddress(state, data) === toAddress({ ...state, ...withReset(state) }, data);
   return (
     <>
       <Choice
         label="Beam size"
-        names={BEAM_SIZES}
-        selected={BEAM_SIZES.indexOf(state.beamSize ?? live.beam_size)}
-        select={(i) => change({ beamSize: BEAM_SIZES[i], hypothesis: 0, cell: null })}
+        names={sizes}
+        selected={sizes.indexOf(state.beamSize ?? live.beam_size)}
+        select={(i) => change({ beamSize: sizes[i], hypothesis: 0, cell: null })}
       />
       {steps.length > 1 && (
         <label>
@@ -183,12 +181,7 @@ function RecordedControls({ recorded, state, change }: PageProps & { recorded: R
   );
 }
 
-type IndexChoiceProps = {
-  label: string;
-  count: number;
-  index: number | null;
-  select: (i: number | null) => void;
-};
+type IndexChoiceProps = { label: string; count: number; index: Index; select: (i: Index) => void };
 
 /** A choice of a layer or a head, or of the mean of all; nothing if there is only one. */
 function IndexChoice({ label, count, index, select }: IndexChoiceProps) {

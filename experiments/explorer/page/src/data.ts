@@ -16,11 +16,9 @@ export interface LiveRun {
   max_length: number;
   beam_size: number;
   length_penalty: number;
-  /** Length of the longest training sentence in tokens, if known. */
-  max_train_length: number | null;
-  layout: ArrayLayout[];
-  /** Training step of the checkpoint that the run translates with. */
-  step: number;
+  max_train_length: number | null; // length of the longest training sentence in tokens, if known
+  layout: { name: string; shape: number[] }[];
+  step: number; // training step of the checkpoint that the run translates with
   checkpoints: Checkpoint[];
   examples: Example[];
   sentences?: undefined;
@@ -30,8 +28,7 @@ export interface LiveRun {
 export interface RecordedRun {
   name: string;
   summary: string;
-  /** Why the page cannot run it; null for weights from a file. */
-  why: string | null;
+  why: string | null; // why the page cannot run it; null for weights from a file
   sentences: Sentence[];
   checkpoints?: undefined;
 }
@@ -56,20 +53,13 @@ export interface Language {
   joins: "text" | "elisions" | "characters";
   lowercase: boolean;
   words: string[];
-  /** For words: the regular expression of a token; `{name}` stands for a class of characters. */
-  pattern?: string;
+  pattern?: string; // for words: the regular expression of a token; `{name}` stands for a class of characters
   classes?: Record<string, string>;
-}
-
-export interface ArrayLayout {
-  name: string;
-  shape: number[];
 }
 
 export interface Checkpoint {
   step: number;
-  /** All arrays in the order of the layout: float32, gzip, base64. */
-  arrays: string;
+  arrays: string; // all arrays in the order of the layout: float32, gzip, base64
 }
 
 /** A target position and a source position. */
@@ -79,18 +69,15 @@ export interface Example {
   split: string;
   source: string;
   target: string;
-  /** The true alignment, if available. */
-  links: Cell[] | null;
+  links: Cell[] | null; // the true alignment, if available
 }
 
 /** A sentence with recorded attention. */
 export interface Sentence {
   source_text: string;
   target_text: string;
-  /** The reference translation; empty if it is not available. */
-  reference: string;
-  /** Whether the target is the output of the model, and not the reference. */
-  is_output: boolean;
+  reference: string; // the reference translation; empty if it is not available
+  is_output: boolean; // whether the target is the output of the model, and not the reference
   rows: string[];
   columns: string[];
   links: Cell[] | null;
@@ -102,8 +89,7 @@ export type Side = "decoder" | "encoder";
 
 /** Weights between `low` and `high`, rounded to 16 bits: uint16, gzip, base64. */
 export interface PackedWeights {
-  /** [layers, heads, targets, sources]. */
-  shape: [number, number, number, number];
+  shape: [number, number, number, number]; // [layers, heads, targets, sources]
   weights: string;
   low: number;
   high: number;

@@ -10,8 +10,7 @@ interface FigureProps {
   id: string;
   grid: Grid;
   view: "heatmap" | "arcs";
-  /** Highlighted if nothing is pointed at and no cell is selected. */
-  fallback?: Point | null;
+  fallback?: Point | null; // highlighted if nothing is pointed at and no cell is selected
   onSelect: (cell: Cell) => void;
 }
 
@@ -51,7 +50,7 @@ function describePoint(grid: Grid, point: Point | null): string {
 
 function Legend({ grid, view, hasArcs }: Pick<FigureProps, "grid" | "view"> & { hasArcs: boolean }) {
   const range = describeRange(grid.weights);
-  const hasNegative = grid.weights.some((row) => row.some((weight) => weight < 0));
+  const hasNegative = range?.startsWith("weights from −");
   return (
     <span class="legend">
       {view === "arcs" && !hasArcs && <span>{`arcs show at most ${MAX_LABELS} tokens`}</span>}

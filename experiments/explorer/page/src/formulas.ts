@@ -10,8 +10,7 @@ type Meaning = [symbol: string, meaning: string];
 export interface Formula {
   name: StageName;
   formula: string;
-  /** The symbols that appear for the first time. */
-  symbols: Meaning[];
+  symbols: Meaning[]; // the symbols that appear for the first time
 }
 
 const sub = (symbol: string, index: string) => `<msub><mi>${symbol}</mi><mrow>${index}</mrow></msub>`;
@@ -80,18 +79,13 @@ function attentionFormulas(attention: Attention | "none", state: Meaning[]): For
   const sum = `<mrow><mo>∑</mo>${call("exp", "<mi>e</mi>")}</mrow>`;
   const softmax = `<mfrac><mrow>${call("exp", e)}</mrow>${sum}</mfrac>`;
   const context = `${c}<mo>=</mo><munder><mo>∑</mo><mi>j</mi></munder>${a}${h}`;
-  const inputs: Formula[] =
-    attention === "bilinear"
-      ? [
-          { name: "Query", formula: s, symbols: state },
-          { name: "Key", formula: h, symbols: [encoderState] },
-        ]
-      : [
-          { name: "Query", formula: query, symbols: [...state, [W, "query matrix"]] },
-          { name: "Key", formula: key, symbols: [encoderState, [U, "key matrix"]] },
-        ];
+  const isProjected = attention !== "bilinear";
+  const [queryMatrix, keyMatrix]: Meaning[][] = isProjected
+    ? [[[W, "query matrix"]], [[U, "key matrix"]]]
+    : [[], []];
   return [
-    ...inputs,
+    { name: "Query", formula: isProjected ? query : s, symbols: [...state, ...queryMatrix] },
+    { name: "Key", formula: isProjected ? key : h, symbols: [encoderState, ...keyMatrix] },
     { name: "Score", formula: `${e}<mo>=</mo>${score}`, symbols: [[e, "score"], ...symbols] },
     { name: "Weight", formula: `${a}<mo>=</mo>${softmax}`, symbols: [[a, "weight"]] },
     { name: "Context", formula: context, symbols: [[c, "context"]] },

@@ -6,19 +6,14 @@ import { argmax, type Vector } from "./linalg";
 export interface Grid {
   rows: string[];
   columns: string[];
-  /** What the tokens of the rows and of the columns are. */
-  rowName: string;
+  rowName: string; // what the tokens of the rows and of the columns are
   columnName: string;
-  /** A row for each target token that is shown; none without attention. */
-  weights: Vector[];
+  weights: Vector[]; // A row for each target token that is shown; none without attention
   /** The number of target tokens that are shown. The others keep their place. */
   numShown: number;
-  /** The true alignment, if it is available. */
-  links: Cell[];
-  /** The selected cell. */
-  cell: Cell | null;
-  /** Tokens that contain this text are marked. */
-  find: string;
+  links: Cell[]; // the true alignment, if it is available
+  cell: Cell | null; // the selected cell
+  find: string; // tokens that contain this text are marked
   actions?: Actions;
 }
 
@@ -40,8 +35,7 @@ export interface Point {
 export interface WeightsProps {
   id: string;
   grid: Grid;
-  /** Pixels for the weights. */
-  width: number;
+  width: number; // pixels for the weights
   point: Point | null;
   onPoint: (point: Point | null) => void;
   onSelect: (cell: Cell) => void;
@@ -50,11 +44,17 @@ export interface WeightsProps {
 const TOLERANCE = 1e-4; // rounding error of recorded weights
 const MIN_STRENGTH = 0.1; // of a token that is highlighted
 
+const ranges = new WeakMap<Vector[], [low: number, high: number] | null>();
+
 /** Returns the smallest and the largest weight, or null if all are in [0, 1]. */
 function wideRange(weights: Vector[]): [low: number, high: number] | null {
+  const known = ranges.get(weights);
+  if (known !== undefined) return known;
   const low = Math.min(...weights.map((row) => Math.min(...row)));
   const high = Math.max(...weights.map((row) => Math.max(...row)));
-  return low >= -TOLERANCE && high <= 1 + TOLERANCE ? null : [low, high];
+  const range: [number, number] | null = low >= -TOLERANCE && high <= 1 + TOLERANCE ? null : [low, high];
+  ranges.set(weights, range);
+  return range;
 }
 
 /** Returns the weight with the full color: 1, or the largest absolute value if weights are not in [0, 1]. */

@@ -1,6 +1,6 @@
 // A heatmap of weights, of any size. The arrow keys move the selected cell, which a screen reader reads.
 
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { type Axis, columnAxis, headerHeight, lengthOf, rowAxis, sizeOf, tokenAt } from "./axis";
 import type { Cell } from "./data";
 import { describeCell, type Grid, type WeightsProps } from "./grid";
@@ -18,7 +18,8 @@ const [SCROLLBAR, AXIS_NAME] = [18, 26]; // pixels
 /** Shows weights as colors and, in large cells, as numbers. */
 export function Heatmap(props: WeightsProps) {
   const { grid, width, point, onPoint } = props;
-  const { columns, rows, labelWidth } = axesOf(grid, width);
+  const axes = useMemo(() => axesOf(grid, width), [grid.rows, grid.columns, width]);
+  const { columns, rows, labelWidth } = axes;
   const hint = grid.actions ? ", press to hide" : "";
   const scroll = labelWidth + lengthOf(columns) + SCROLLBAR > width ? ", scroll for more →" : "";
   return (
@@ -55,11 +56,10 @@ function Cells({ id, grid, columns, rows, point, onPoint, onSelect, labelWidth }
   const { weights, links, cell, numShown } = grid;
   useLayoutEffect(() => {
     if (canvas.current) paintGrid(canvas.current, grid, columns, rows);
-  }, [weights, String(links), String(columns.edges), String(rows.edges)]);
-  const cellAt = ({ offsetX, offsetY }: MouseEvent): Cell => [
-    Math.min(tokenAt(rows, offsetY), numShown - 1),
-    tokenAt(columns, offsetX),
-  ];
+  }, [weights, String(links), columns, rows]);
+  const cellAt = ({ offsetX: x, offsetY: y }: MouseEvent): Cell => {
+    return [Math.min(tokenAt(rows, y), numShown - 1), tokenAt(columns, x)];
+  };
   const onKeyDown = (event: KeyboardEvent) => {
     const next = cellAfterKey(event, grid);
     if (!next) return;
@@ -105,17 +105,13 @@ function Cells({ id, grid, columns, rows, point, onPoint, onSelect, labelWidth }
 type SelectedCellProps = { id: string; grid: Grid; cell: Cell; style: string };
 
 /** The element that a screen reader reads. It is scrolled into view when it is selected. */
-function SelectedCell({ id, grid, cell: [t, s], style }: SelectedCellProps) {
+function SelectedCell({ id, grid, cell, style }: SelectedCellProps) {
   const element = useRef<HTMLDivElement>(null);
   useEffect(() => element.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), []);
-  const attributes = {
-    "aria-selected": true,
-    "aria-colindex": s + 1,
-    "aria-label": describeCell(grid, [t, s]),
-  };
+  const attributes = { id: `${id}-${cell.join("-")}`, style, "aria-label": describeCell(grid, cell) };
   return (
-    <div role="row" aria-rowindex={t + 1}>
-      <div ref={element} role="gridcell" id={`${id}-${t}-${s}`} style={style} {...attributes} />
+    <div role="row" aria-rowindex={cell[0] + 1}>
+      <div ref={element} role="gridcell" aria-selected aria-colindex={cell[1] + 1} {...attributes} />
     </div>
   );
 }

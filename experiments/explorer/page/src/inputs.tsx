@@ -22,8 +22,7 @@ export function Button({ label, press, className, title, isPressed, isDisabled }
 interface ChoiceProps {
   label: string;
   names: (string | number)[];
-  /** Index of the selected name. */
-  selected: number;
+  selected: number; // index of the selected name
   select: (i: number) => void;
 }
 

@@ -8,10 +8,8 @@ interface LabelsProps {
   grid: Grid;
   kind: "rows" | "columns";
   axis: Axis;
-  /** Which side of the weights the labels are on. */
-  side: "left" | "top" | "bottom";
-  /** Pixels before the first token. */
-  margin?: number;
+  side: "left" | "top" | "bottom"; // which side of the weights the labels are on
+  margin?: number; // pixels before the first token
   point: Point | null;
   onPoint: (point: Point | null) => void;
 }
@@ -43,8 +41,8 @@ export function Labels({ grid, kind, axis, side, margin = 0, point, onPoint }: L
     const marks = { highlighted: isHigh[i], found: found.has(i), later: i >= numShown, forced };
     const [start, size] = [axis.edges[i], Math.max(sizeOf(axis, i), MIN_SIZE)];
     const attributes = {
-      class: Object.entries(marks)
-        .map(([name, isMarked]) => (isMarked ? name : ""))
+      class: Object.keys(marks)
+        .filter((name) => marks[name as keyof typeof marks])
         .join(" "),
       style: side === "left" ? `top: ${start}px; height: ${size}px` : `left: ${start}px; width: ${size}px`,
       title: actions ? `${tokens[i]}: ${hint}` : tokens[i],

@@ -21,10 +21,8 @@ export function vecMat(vector: Vector, { columns, data }: Matrix): Float64Array 
 }
 
 /** Returns the product of a matrix and a column vector. */
-export function matVec({ rows, columns, data }: Matrix, vector: Vector): Float64Array {
-  return Float64Array.from({ length: rows }, (_, i) =>
-    dot(data.subarray(i * columns, (i + 1) * columns), vector),
-  );
+export function matVec(matrix: Matrix, vector: Vector): Float64Array {
+  return Float64Array.from({ length: matrix.rows }, (_, i) => dot(matrixRow(matrix, i), vector));
 }
 
 /** Returns row i of a matrix. */
@@ -57,7 +55,7 @@ export function mean(vector: Vector): number {
 }
 
 /** Returns one vector with the values of all. */
-export function concatenate(...vectors: Vector[]): Float64Array {
+export function concatenate(...vectors: (Vector | never[])[]): Float64Array {
   const result = new Float64Array(vectors.reduce((sum, { length }) => sum + length, 0));
   let offset = 0;
   for (const vector of vectors) {

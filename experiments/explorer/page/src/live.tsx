@@ -17,16 +17,16 @@ export interface ShownTranslation {
   cell: Cell | null;
 }
 
-type LiveProps = PageProps & { id: string; run: LiveRun };
+type LiveProps = PageProps & { id: string; run: LiveRun; shown: ShownTranslation };
 
 /** Shows the translation of the text. */
-export function LiveView({ id, run, state, data, change, shown }: LiveProps & { shown: ShownTranslation }) {
+export function LiveView({ id, run, state, data, change, shown }: LiveProps) {
   const { whole, translation, cell } = shown;
   const { hidden, forced, text } = translation.options;
   const numShown = translation.rows.length;
   const example = run.examples.find(({ source }) => source === text.trim());
-  const isMatched = example?.target ? matches(run, translation, example.target) : false;
-  const links = isMatched && example?.links ? example.links.filter(([t]) => t < numShown) : [];
+  const trueLinks = example && matches(run, translation, example) ? example.links : null;
+  const links = trueLinks?.filter(([t]) => t < numShown) ?? [];
   const missing = missingFrom(state, whole);
   const hide = (s: number) =>
     change({ hidden: hidden.includes(s) ? hidden.filter((i) => i !== s) : [...hidden, s] });
@@ -43,7 +43,7 @@ export function LiveView({ id, run, state, data, change, shown }: LiveProps & { 
         {missing.length > 0 && <p class="warning">Does not exist here: {missing.join(", ")}.</p>}
         <p class="hint">{describeTranslation(run, translation)}</p>
         <p class="hint">
-          <Reference {...{ run, translation, example, isMatched, links, data, state, change }} />
+          <Reference {...{ run, translation, example, links, data, state, change }} />
         </p>
       </div>
       <AttentionFigure
@@ -63,18 +63,16 @@ export function strongestCell({ weights }: Translation, t: number): Cell {
   return [t, weights ? argmax(weights[t]) : 0];
 }
 
-interface ReferenceProps extends PageProps {
+type ReferenceProps = PageProps & {
   run: LiveRun;
   translation: Translation;
   example?: Example;
-  /** Whether the translation is the reference, or begins like it. */
-  isMatched: boolean;
   links: Cell[];
-}
+};
 
-function Reference({ run, translation, example, isMatched, links, change }: ReferenceProps) {
+function Reference({ run, translation, example, links, change }: ReferenceProps) {
   if (!example?.target) return <>No reference translation is available for this sentence.</>;
-  if (!isMatched) {
+  if (!matches(run, translation, example)) {
     const tokens = [...tokenize(run.target, example.target), EOS];
     const force = () => change({ forced: Object.fromEntries(tokens.entries()), beamSize: 1, cell: null });
     return (
@@ -93,10 +91,11 @@ function Reference({ run, translation, example, isMatched, links, change }: Refe
   );
 }
 
-/** Returns whether the tokens of a translation are those of a text, or the first ones of them. */
-function matches(run: LiveRun, { tokens, isComplete, isTruncated }: Translation, text: string): boolean {
-  const expected = toIds(run.target, tokenize(run.target, text));
-  const ids = toIds(run.target, tokens);
+/** Returns whether a translation is the reference of an example, or begins like it. */
+function matches({ target }: LiveRun, translation: Translation, example: Example): boolean {
+  const { tokens, isComplete, isTruncated } = translation;
+  const expected = toIds(target, tokenize(target, example.target));
+  const ids = toIds(target, tokens);
   return !isTruncated && String(isComplete ? expected : expected.slice(0, ids.length)) === String(ids);
 }
 

@@ -13,24 +13,19 @@ export { alignmentErrorRate, describeRange } from "./grid";
 export { detokenize, toIds, tokenize } from "./tokenizer";
 export { translate } from "./translation";
 
-const isWorker = "importScripts" in globalThis;
-
-if (isWorker) answerRequests(self);
+if ("importScripts" in globalThis) answerRequests(self);
 else if (globalThis.document) start();
 
 function start(): void {
   const page = document.getElementById("page") as HTMLElement;
+  const [json, program] = ["data", "program"].map((id) => document.getElementById(id)?.textContent ?? "");
   try {
-    const data: PageData = JSON.parse(textOf("data"));
+    const data: PageData = JSON.parse(json);
     document.title = `Attention explorer: ${data.runs.map(({ name }) => name).join(", ")}`;
     page.replaceChildren();
-    render(<App data={data} worker={startWorker(textOf("program"), data)} />, page);
+    render(<App data={data} worker={startWorker(program, data)} />, page);
   } catch (error) {
     const reason = (error as Error).message;
     page.textContent = `This page is damaged: ${reason}. Write it again with python -m experiments.explore.`;
   }
-}
-
-function textOf(id: string): string {
-  return (document.getElementById(id) as HTMLScriptElement).text;
 }

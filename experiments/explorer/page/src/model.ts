@@ -12,18 +12,14 @@ export interface Model {
 
 /** The encoded source. */
 export interface Source {
-  /** The encoder output of each token. */
-  memory: Vector[];
-  /** The attention key of each token. */
-  keys: Vector[];
-  /** The final state of the encoder. */
-  finalState: Vector;
+  memory: Vector[]; // the encoder output of each token
+  keys: Vector[]; // the attention key of each token
+  finalState: Vector; // the final state of the encoder
 }
 
 export interface DecoderState {
   layers: Vector[];
-  /** The output features of the previous step; null without input feeding. */
-  inputFeed: Vector | null;
+  inputFeed: Vector | null; // the output features of the previous step; null without input feeding
 }
 
 /** What a decoder step computes. */
@@ -69,13 +65,11 @@ export function decodeStep(
   change: AttentionChange,
 ): StepOutput {
   const { arrays, shape } = model;
-  const embedding = matrixRow(arrays.matrices["decoder/embedding/embedding"], previousToken);
+  const embeddings = arrays.matrices["decoder/embedding/embedding"];
+  const embedding = matrixRow(embeddings, previousToken);
   const early = shape.attend_order === "before" ? attend(model, state.layers[0], source, change) : null;
-  let output: Vector = concatenate(
-    embedding,
-    ...(early ? [early.context] : []),
-    ...(state.inputFeed ? [state.inputFeed] : []),
-  );
+  const inputs = [embedding, early?.context ?? [], state.inputFeed ?? []];
+  let output: Vector = concatenate(...inputs);
   const layers: Vector[] = [];
   for (let i = 0; i < shape.num_decoder_layers; i++) {
     layers.push(gruStep(arrays, i ? `decoder/cell_${i}` : "decoder/cell", state.layers[i], output));
@@ -86,10 +80,7 @@ export function decodeStep(
   const readout = concatenate(output, attended.context, embedding);
   const features = linear(arrays, "decoder/readout", readout).map(Math.tanh);
   const logits = shape.tied_embeddings
-    ? add(
-        matVec(arrays.matrices["decoder/embedding/embedding"], features),
-        arrays.vectors["decoder/logits_bias"],
-      )
+    ? add(matVec(embeddings, features), arrays.vectors["decoder/logits_bias"])
     : linear(arrays, "decoder/logits", features);
   return { state: { layers, inputFeed: state.inputFeed && features }, features, logits, ...attended };
 }

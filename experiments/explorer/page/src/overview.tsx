@@ -1,6 +1,6 @@
 // All layers and heads as small pictures: a row for each layer, a column for each head.
 
-import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import type { PageProps } from "./address";
 import { colorsOf, weightImage } from "./paint";
 import type { RecordedWeights } from "./recorded";
@@ -12,10 +12,7 @@ type OverviewProps = PageProps & { weights: RecordedWeights; layer: number | nul
 /** Shows a picture of each head, which selects it. */
 export function Overview({ weights, layer, head, change }: OverviewProps) {
   const [L, N] = weights.shape;
-  const largest = useMemo(
-    () => weights.values.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0),
-    [weights],
-  );
+  const largest = weights.values.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
   const select = (l: number, n: number) => {
     const isSelected = l === layer && n === head;
     change(isSelected ? { layer: null, head: null } : { layer: l, head: n });

@@ -7,16 +7,10 @@ import { type ShownTranslation, strongestCell } from "./live";
 const INTERVAL = 900; // milliseconds for each token
 const REDUCED_MOTION_INTERVAL = 2500;
 
-export interface Player {
-  isPlaying: boolean;
-  toggle: () => void;
-  stop: () => void;
-  /** Shows one token more or less. */
-  move: (difference: 1 | -1) => void;
-}
+export type Player = ReturnType<typeof usePlayer>;
 
 /** Returns the player of a translation. Playing is one entry of the browser history. */
-export function usePlayer(state: State, shown: ShownTranslation | undefined | null, change: Change): Player {
+export function usePlayer(state: State, shown: ShownTranslation | undefined | null, change: Change) {
   const [isPlaying, setIsPlaying] = useState(false);
   const count = shown?.whole.rows.length ?? 0;
   const numShown = Math.min(state.numShown ?? count, count);
@@ -25,6 +19,7 @@ export function usePlayer(state: State, shown: ShownTranslation | undefined | nu
     const cell = state.cell && shown && num > 0 ? strongestCell(shown.whole, num - 1) : null;
     change({ numShown: num < count ? num : null, cell }, { isEntry });
   };
+  /** Shows one token more or less. */
   const move = (difference: 1 | -1, isEntry = true) => {
     const isAtEnd = numShown === count && difference > 0;
     show(isAtEnd ? 1 : Math.max(numShown + difference, 0), isEntry);

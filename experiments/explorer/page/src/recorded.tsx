@@ -10,6 +10,9 @@ import { alignmentErrorRate, findTokens } from "./grid";
 import type { Vector } from "./linalg";
 import { Overview } from "./overview";
 
+/** A layer or a head; null for the mean of all. */
+export type Index = number | null;
+
 /** Weights [layers, heads, targets, sources]. */
 export interface RecordedWeights {
   shape: PackedWeights["shape"];
@@ -40,11 +43,8 @@ export function RecordedView(props: RecordedProps) {
 
 /** Returns weights once they are decoded, or the error. */
 function useWeights(packed: PackedWeights | null) {
-  const [decoded, setDecoded] = useState<{
-    packed: PackedWeights;
-    weights?: RecordedWeights;
-    error?: string;
-  }>();
+  type Decoded = { packed: PackedWeights; weights?: RecordedWeights; error?: string };
+  const [decoded, setDecoded] = useState<Decoded>();
   useEffect(() => {
     if (!packed) return;
     decodeWeights(packed).then(
@@ -66,8 +66,8 @@ export function sideOf({ sides }: Sentence, { side }: State): Side | null {
   return sides.decoder ? "decoder" : sides.encoder ? "encoder" : null;
 }
 
-/** Returns the layer or head that a state selects; null for the mean of several. */
-export function indexOf(selected: number | null, count: number): number | null {
+/** Returns the layer or head that a state selects. */
+export function indexOf(selected: Index, count: number): Index {
   if (count === 1) return 0;
   return selected !== null && selected < count ? selected : null;
 }
@@ -121,9 +121,10 @@ function Weights({ id, run, data, state, change, sentence, side, weights: record
   };
   const numFound = findTokens(grid.rows, state.find).length + findTokens(columns, state.find).length;
   const rate = links.length ? alignmentErrorRate(weights.slice(0, -1), links) : null;
+  const numHeads = (layer === null ? L : 1) * (head === null ? N : 1);
   const facts = [
     isSelf ? (run.why ? "Self-attention of the encoder" : "Self-attention") : "Attention to the source",
-    ...(layer === null || head === null ? ["mean of several heads"] : []),
+    ...(numHeads > 1 ? [`mean of ${numHeads} heads`] : []),
     ...(rate === null ? [] : [`alignment error ${rate.toFixed(2)}`]),
     ...(state.find.trim() ? [`${numFound} found`] : []),
   ];
@@ -138,13 +139,8 @@ function Weights({ id, run, data, state, change, sentence, side, weights: record
   );
 }
 
-/** Returns the weights of a layer and a head. Null selects the mean of all. */
-function meanWeights(
-  { shape, values }: RecordedWeights,
-  layer: number | null,
-  head: number | null,
-): Vector[] {
-  const [L, N, T, S] = shape;
+/** Returns the weights of a layer and a head. */
+function meanWeights({ shape: [L, N, T, S], values }: RecordedWeights, layer: Index, head: Index): Vector[] {
   const layers = layer === null ? [...Array(L).keys()] : [layer];
   const heads = head === null ? [...Array(N).keys()] : [head];
   const sums = new Float64Array(T * S);

@@ -2,14 +2,7 @@
 
 import type { Override } from "./attention";
 import { argmax, logSoftmax, topK, type Vector } from "./linalg";
-import {
-  type DecoderState,
-  decodeStep,
-  initialState,
-  type Model,
-  type Source,
-  type StepOutput,
-} from "./model";
+import { decodeStep, initialState, type Model, type Source, type StepOutput } from "./model";
 import { BOS_ID, EOS_ID, PAD_ID } from "./tokenizer";
 
 export interface SearchOptions {
@@ -18,8 +11,8 @@ export interface SearchOptions {
   lengthPenalty: number;
   /** The user's changes: source positions that cannot be attended to; token ids and weights by target position. */
   hidden: Set<number>;
-  forced: Map<number, number>;
-  overrides: Map<number, Override>;
+  forced: Record<number, number>;
+  overrides: Record<number, Override>;
 }
 
 /** A step and the token that was chosen. */
@@ -30,10 +23,8 @@ export interface TokenStep extends StepOutput {
 
 export interface Hypothesis {
   steps: TokenStep[];
-  /** The log-probability; in beam search, over a power of the length. */
-  score: number;
-  /** Whether it does not end with EOS. */
-  isTruncated: boolean;
+  score: number; // the log-probability; in beam search, over a power of the length
+  isTruncated: boolean; // whether it does not end with EOS
 }
 
 /** Returns the finished hypotheses by score, followed by truncated ones. */
@@ -43,15 +34,15 @@ export function search(model: Model, source: Source, options: SearchOptions): Hy
 
 function greedySearch(model: Model, source: Source, options: SearchOptions): Hypothesis {
   const steps: TokenStep[] = [];
-  let [state, token, score] = [initialState(model, source), BOS_ID, 0];
-  for (let t = 0; t < options.maxLength && token !== EOS_ID; t++) {
-    const prediction = predict(model, state, token, source, options, t);
-    token = options.forced.get(t) ?? argmax(prediction.logits);
+  let [last, score]: [LastStep, number] = [firstStep(model, source), 0];
+  for (let t = 0; t < options.maxLength && last.token !== EOS_ID; t++) {
+    const prediction = predict(model, source, options, last, t);
+    const token = options.forced[t] ?? argmax(prediction.logits);
     score += prediction.logProbabilities[token];
-    state = prediction.state;
-    steps.push({ token, ...prediction });
+    steps.push({ ...prediction, token });
+    last = steps[t];
   }
-  return { steps, score, isTruncated: token !== EOS_ID };
+  return { steps, score, isTruncated: last.token !== EOS_ID };
 }
 
 /** A hypothesis and its log-probability. */
@@ -61,7 +52,7 @@ interface Beam extends Hypothesis {
 
 function beamSearch(model: Model, source: Source, options: SearchOptions): Hypothesis[] {
   const { maxLength, beamSize, lengthPenalty } = options;
-  const initial = initialState(model, source);
+  const first = firstStep(model, source);
   let alive: Beam[] = [{ steps: [], logProbability: 0, score: 0, isTruncated: true }];
   let finished: Beam[] = [];
   let isExhaustive = true; // no hypothesis has been pruned
@@ -89,34 +80,29 @@ function beamSearch(model: Model, source: Source, options: SearchOptions): Hypot
 
   /** Returns the continuations of a beam: the beamSize + 2 most probable ones, and EOS. */
   function extend({ steps, logProbability: sum }: Beam, t: number): Beam[] {
-    const last = steps.at(-1);
-    const prediction = predict(model, last?.state ?? initial, last?.token ?? BOS_ID, source, options, t);
-    const forced = options.forced.get(t);
+    const prediction = predict(model, source, options, steps.at(-1) ?? first, t);
+    const forced = options.forced[t];
     const tokens = forced === undefined ? [...topK(prediction.logits, beamSize + 2), EOS_ID] : [forced];
     const beams = [...new Set(tokens)].map((token) => {
       const logProbability = sum + prediction.logProbabilities[token];
-      const score = scoreOf(logProbability, t + 1);
-      return {
-        steps: [...steps, { token, ...prediction }],
-        logProbability,
-        score,
-        isTruncated: token !== EOS_ID,
-      };
+      const continued = { steps: [...steps, { ...prediction, token }], isTruncated: token !== EOS_ID };
+      return { ...continued, logProbability, score: scoreOf(logProbability, t + 1) };
     });
     return beams.filter(({ logProbability }) => logProbability > -Infinity);
   }
 }
 
-/** Computes the log-probabilities of the next token. PAD and BOS have -Infinity. */
-function predict(
-  model: Model,
-  state: DecoderState,
-  token: number,
-  source: Source,
-  { hidden, overrides }: SearchOptions,
-  t: number,
-): Omit<TokenStep, "token"> {
-  const output = decodeStep(model, state, token, source, { hidden, override: overrides.get(t) });
+/** What the next step needs. */
+type LastStep = Pick<TokenStep, "state" | "token">;
+
+function firstStep(model: Model, source: Source): LastStep {
+  return { state: initialState(model, source), token: BOS_ID };
+}
+
+/** Computes the log-probabilities of the token after another one. PAD and BOS have -Infinity. */
+function predict(model: Model, source: Source, options: SearchOptions, last: LastStep, t: number) {
+  const change = { hidden: options.hidden, override: options.overrides[t] };
+  const output = decodeStep(model, last.state, last.token, source, change);
   output.logits[PAD_ID] = output.logits[BOS_ID] = -Infinity;
   return { ...output, logProbabilities: logSoftmax(output.logits) };
 }

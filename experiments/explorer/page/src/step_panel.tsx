@@ -46,12 +46,10 @@ export function StepPanel({ run, translation, cell, data, state, change }: StepP
   );
 }
 
+type Numbers = Partial<Record<StageName, Vector | number>>;
+
 /** Returns the values of a step. */
-function numbersOf(
-  { steps, keys }: Translation,
-  t: number,
-  s: number,
-): Partial<Record<StageName, Vector | number>> {
+function numbersOf({ steps, keys }: Translation, t: number, s: number): Numbers {
   const { query, scores, weights, context, state, features } = steps[t];
   const values = { Context: context, State: state, Features: features };
   if (!query || !scores || !weights) return values;
@@ -121,9 +119,7 @@ function TokenChoices({ translation, t, change }: ChoicesProps & { t: number }) 
   );
 }
 
-type StagesProps = { run: LiveRun; numbers?: ReturnType<typeof numbersOf>; note?: string };
-
-function Stages({ run, numbers = {}, note }: StagesProps) {
+function Stages({ run, numbers = {}, note }: { run: LiveRun; numbers?: Numbers; note?: string }) {
   return (
     <>
       <ol class="stages">

@@ -27,16 +27,11 @@ export function tokenize(language: Language, text: string): string[] {
     const escaped = escapeMarks(chunks.join(" ")).replaceAll(" ", SPACE);
     return escaped.match(/<unk>|./gsu) ?? [];
   }
-  const expression = wordExpression(language);
+  const { pattern = "", classes = {} } = language;
+  const filled = pattern.replace(/\{(\w+)\}/g, (_, name) => classes[name]);
+  const expression = new RegExp(filled, "gu");
   const tokens = chunks.flatMap((chunk) => splitChunk(expression, chunk));
   return language.joins === "elisions" ? tokens.map(displayToken) : tokens;
-}
-
-function wordExpression({ pattern = "", classes = {} }: Language): RegExp {
-  return new RegExp(
-    pattern.replace(/\{(\w+)\}/g, (_, name) => classes[name]),
-    "gu",
-  );
 }
 
 /** Returns the tokens of a text without whitespace. A joiner marks where a token had no space beside it. */
@@ -58,12 +53,6 @@ export function displayToken(token: string): string {
 /** Returns whether all characters of a text are whitespace or invisible. */
 export function isBlank(text: string): boolean {
   return BLANK.test(text);
-}
-
-/** Returns a text with invisible characters as escapes. */
-export function escapeInvisible(text: string): string {
-  const toEscape = (char: string) => `\\u{${char.codePointAt(0)?.toString(16)}}`;
-  return text.replace(/[\p{C}\p{Z}]/gu, (char) => (char === " " ? char : toEscape(char)));
 }
 
 function escapeMarks(text: string): string {

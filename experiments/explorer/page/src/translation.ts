@@ -1,7 +1,7 @@
 // Translates a text with a run. The result has only what the page shows, so that the worker can send it.
 
 import type { Arrays } from "./arrays";
-import type { Override } from "./attention";
+import type { AttentionOutput, Override } from "./attention";
 import type { LiveRun } from "./data";
 import { topK, type Vector } from "./linalg";
 import { encode } from "./model";
@@ -11,7 +11,6 @@ import {
   displayToken,
   EOS,
   EOS_ID,
-  escapeInvisible,
   isBlank,
   toIds,
   tokenize,
@@ -23,59 +22,40 @@ import {
 /** A text and the user's changes of its translation. */
 export interface TranslationOptions {
   text: string;
-  /** Null for the beam size of the run. */
-  beamSize: number | null;
-  /** Index of the hypothesis that is shown. */
-  hypothesis: number;
-  /** Source positions that cannot be attended to. */
-  hidden: number[];
+  beamSize: number | null; // null for the beam size of the run
+  hypothesis: number; // index of the hypothesis that is shown
+  hidden: number[]; // source positions that cannot be attended to
   /** Target tokens, and attention weights, that replace those of the model at a target position. */
   forced: Record<number, string>;
   overrides: Record<number, Override>;
 }
 
-export interface TranslationStep {
-  /** The chosen token. */
-  token: string;
+export interface TranslationStep extends AttentionOutput {
+  token: string; // the chosen one
   logProbability: number;
-  /** The most probable tokens. */
-  candidates: { token: string; probability: number }[];
-  /** Query, scores and weights are null without attention. */
-  query: Vector | null;
-  scores: number[] | null;
-  weights: Vector | null;
-  context: Vector;
-  /** The next state of the last decoder layer. */
-  state: Vector;
+  candidates: { token: string; probability: number }[]; // the most probable tokens
+  state: Vector; // the next state of the last decoder layer
   features: Vector;
 }
 
 /** A translation of a text, or its first steps. */
 export interface Translation {
   options: TranslationOptions;
-  /** Source tokens with EOS, for display. */
-  columns: string[];
-  /** Target tokens with EOS, for display. */
-  rows: string[];
-  /** Target tokens without EOS, and their text. */
-  tokens: string[];
+  columns: string[]; // source tokens with EOS, for display
+  rows: string[]; // target tokens with EOS, for display
+  tokens: string[]; // target tokens without EOS, and their text
   text: string;
   steps: TranslationStep[];
-  /** A row for each step; null without attention. */
-  weights: Vector[] | null;
+  weights: Vector[] | null; // A row for each step; null without attention
   beamSize: number;
   hypotheses: { tokens: string[]; score: number; isTruncated: boolean }[];
   score: number;
-  /** Whether it has all steps. */
-  isComplete: boolean;
-  /** Whether it does not end with EOS. */
-  isTruncated: boolean;
+  isComplete: boolean; // whether it has all steps
+  isTruncated: boolean; // whether it does not end with EOS
   /** Source tokens, and target tokens that the user has forced, that are not in the vocabulary. */
   unknownTokens: string[];
-  /** Number of source tokens that are ignored because the source is too long. */
-  numDropped: number;
-  /** The attention key of each source token. */
-  keys: Vector[];
+  numDropped: number; // number of source tokens that are ignored because the source is too long
+  keys: Vector[]; // the attention key of each source token
 }
 
 const MAX_SOURCE_TOKENS = 400;
@@ -90,13 +70,14 @@ export function translate(run: LiveRun, arrays: Arrays, options: TranslationOpti
   const model = { shape: run.shape, arrays };
   const source = encode(model, sourceIds);
   const beamSize = options.beamSize ?? run.beam_size;
+  const forced = Object.entries(options.forced).map(([t, token]) => [t, targetId(run, token)]);
   const searchOptions = {
     maxLength: run.max_length,
     beamSize,
     lengthPenalty: run.length_penalty,
     hidden: new Set(options.hidden),
-    forced: byPosition(options.forced, (token) => targetId(run, token)),
-    overrides: byPosition(options.overrides, (override) => override),
+    forced: Object.fromEntries(forced),
+    overrides: options.overrides,
   };
   const hypotheses = search(model, source, searchOptions);
   const { steps, score, isTruncated } = hypotheses[options.hypothesis] ?? hypotheses[0];
@@ -126,10 +107,6 @@ export function translate(run: LiveRun, arrays: Arrays, options: TranslationOpti
   };
 }
 
-function byPosition<Value, Result>(values: Record<number, Value>, convert: (value: Value) => Result) {
-  return new Map(Object.entries(values).map(([t, value]): [number, Result] => [Number(t), convert(value)]));
-}
-
 function targetId(run: LiveRun, token: string): number {
   return token === EOS ? EOS_ID : toIds(run.target, [token])[0];
 }
@@ -140,24 +117,20 @@ function unknownTokens(run: LiveRun, sourceTokens: string[], { forced }: Transla
     ...sourceTokens.filter((_, s) => sourceIds[s] === UNK_ID),
     ...Object.values(forced).filter((token) => token !== UNK && targetId(run, token) === UNK_ID),
   ];
-  return [...new Set(unknown.map((token) => escapeInvisible(displayToken(token))))];
+  return [...new Set(unknown.map(displayToken))];
 }
 
 function withoutLogits(run: LiveRun, step: TokenStep): TranslationStep {
-  const { token, logProbabilities, query, scores, weights, context, state, features } = step;
+  const { token, logProbabilities, logits: _, state, ...rest } = step;
   return {
+    ...rest,
     token: toToken(run.target, token),
     logProbability: logProbabilities[token],
     candidates: topK(logProbabilities, NUM_CANDIDATES).map((id) => ({
       token: toToken(run.target, id),
       probability: Math.exp(logProbabilities[id]),
     })),
-    query,
-    scores,
-    weights,
-    context,
     state: state.layers[state.layers.length - 1],
-    features,
   };
 }
 

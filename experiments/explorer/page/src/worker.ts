@@ -8,8 +8,7 @@ import { type Translation, type TranslationOptions, translate } from "./translat
 /** A request of the article with an index. */
 interface Request {
   article: number;
-  /** Indices of a run and its checkpoint. */
-  run: number;
+  run: number; // indices of a run and its checkpoint
   checkpoint: number;
   options: TranslationOptions;
 }
@@ -61,29 +60,20 @@ export function startWorker(program: string, data: PageData): Worker {
  * Returns the newest answer for an article, which may be that to an earlier request, and whether it is the answer to
  * this one. Without a request, there is no answer.
  */
-export function useTranslation(
-  worker: Worker,
-  request: Request | null,
-): { answer: Answer | null; isBusy: boolean } {
+export function useTranslation(worker: Worker, request: Request | null) {
   const [answer, setAnswer] = useState<Answer | null>(null);
   const key = JSON.stringify(request);
   useEffect(() => {
     if (!request) return;
-    const listen = ({ data }: MessageEvent<Answer>) => {
-      if (JSON.stringify(data.request) === key) setAnswer(data);
-    };
+    const controller = new AbortController();
+    const receive = ({ data }: MessageEvent<Answer>) =>
+      JSON.stringify(data.request) === key && setAnswer(data);
     const fail = () => setAnswer({ request, translation: null, error: "the worker has stopped" });
-    worker.addEventListener("message", listen);
-    worker.addEventListener("error", fail);
+    worker.addEventListener("message", receive, controller);
+    worker.addEventListener("error", fail, controller);
     worker.postMessage(request);
-    return () => {
-      worker.removeEventListener("message", listen);
-      worker.removeEventListener("error", fail);
-    };
-  }, [worker, key]);
-  const isSameRun = answer?.request.run === request?.run;
-  return {
-    answer: isSameRun ? answer : null,
-    isBusy: request !== null && JSON.stringify(answer?.request) !== key,
-  };
+    return () => controller.abort();
+  }, [key]);
+  const isBusy = request !== null && JSON.stringify(answer?.request) !== key;
+  return { answer: answer?.request.run === request?.run ? answer : null, isBusy };
 }
