@@ -35,8 +35,9 @@ const initial = { beamSize: null, hypothesis: 0, hidden: [], forced: {}, overrid
 const arrays = await explorer.decodeArrays(run.checkpoints[0].arrays, run.layout);
 const translations = options.map((item) => explorer.translate(run, arrays, { ...initial, ...item }));
 const values = [...Object.entries(arrays.vectors), ...Object.entries(arrays.matrices)];
+const withLists = (item) => item && { ...item, weights: item.weights?.map((row) => [...row]) };
 return {
-  translations: translations.map((item) => item && { ...item, weights: item.weights?.map((row) => [...row]) }),
+  translations: translations.map(withLists),
   arrays: Object.fromEntries(values.map(([name, array]) => [name, [...(array.data ?? array)]])),
 };
 """

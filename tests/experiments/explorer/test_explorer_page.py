@@ -362,7 +362,7 @@ def test_arcs_are_weights(path, translators):
   (scored,) = translators[0][1].score([(TEXT, REFERENCE)])
   with opened(path, **ALONE, view="arcs", forced=FORCED) as shown:
     arcs = shown.locator("path.arc").evaluate_all(
-      "all => all.map((each) => [each.dataset.cell, each.getAttribute('stroke-width'), each.getAttribute('d')])"
+      "all => all.map((e) => [e.dataset.cell, e.getAttribute('stroke-width'), e.getAttribute('d')])"
     )
     cells = [tuple(map(int, cell.split(","))) for cell, *_ in arcs]
     assert {*cells} == {*map(tuple, np.argwhere(scored.attention >= 0.03).tolist())} | LINKS
@@ -387,7 +387,8 @@ def test_play_shows_one_token_at_a_time(path):
     boxes = shown.boxes(".cells canvas, .labels.left")
     shown.evaluate("""() => {
       const { setTimeout } = window;
-      window.setTimeout = (callback, delay) => (delay === 900 ? (window.tick = callback) : setTimeout(callback, delay));
+      window.setTimeout = (callback, delay) =>
+        delay === 900 ? (window.tick = callback) : setTimeout(callback, delay);
     }""")
     shown.tokens("left").nth(3).click()
     shown.button("Play").click()
@@ -412,7 +413,8 @@ def test_the_newest_text_is_shown(path, translators):
   program = """() => {
     window.texts = new Set();
     const observer = new MutationObserver(() => texts.add(document.querySelector(".text").textContent));
-    observer.observe(document.querySelector(".notes"), { childList: true, characterData: true, subtree: true });
+    const options = { childList: true, characterData: true, subtree: true };
+    observer.observe(document.querySelector(".notes"), options);
     const input = document.getElementById("text");
     for (const text of ["a", "a big", "a big red", "a big red dog"]) {
       input.value = text;
