@@ -31,7 +31,7 @@ export function App({ data, worker }: { data: PageData; worker: Worker }) {
   return (
     <main onKeyDown={onKeyDown}>
       <Problems key={String(problems)} problems={problems} />
-      <Controls {...page} player={player} />
+      <Controls {...page} {...{ runs, player }} />
       <div key={useColorScheme()} class="results">
         <div class="articles">
           {runs.map((run, i) => {

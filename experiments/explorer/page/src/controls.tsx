@@ -1,25 +1,15 @@
 // The controls above the results.
 
-import {
-  BEAM_SIZES,
-  checkpointSteps,
-  type PageProps,
-  type State,
-  shownRuns,
-  toAddress,
-  withReset,
-  withText,
-} from "./address";
-import type { LiveRun, RecordedRun } from "./data";
+import { BEAM_SIZES, checkpointSteps, type PageProps, toAddress, withReset, withText } from "./address";
+import type { LiveRun, RecordedRun, Run } from "./data";
 import { ellipsize } from "./format";
 import { Button, Choice } from "./inputs";
 import type { Player } from "./player";
 import { type Index, indexOf, sentenceOf, sideOf } from "./recorded";
 
 /** Shows the controls of the runs that the state shows. */
-export function Controls(props: PageProps & { player: Player }) {
-  const { data, state } = props;
-  const runs = shownRuns(data, state);
+export function Controls(props: PageProps & { runs: Run[]; player: Player }) {
+  const { data, runs } = props;
   const live = runs.find((run) => run.checkpoints !== undefined);
   const recorded = runs.find((run) => run.sentences !== undefined);
   return (
@@ -39,7 +29,12 @@ export function Controls(props: PageProps & { player: Player }) {
   );
 }
 
-function ViewChoice({ state, change, view, label }: PageProps & { view: State["view"]; label: string }) {
+function ViewChoice({
+  state,
+  change,
+  view,
+  label,
+}: PageProps & { view: PageProps["state"]["view"]; label: string }) {
   return (
     <label>
       <input type="radio" name="view" checked={state.view === view} onChange={() => change({ view })} />

@@ -7,6 +7,12 @@ export function formatNumber(value: number, digits = 2): string {
   return value.toFixed(digits).replace("-", MINUS);
 }
 
+/** Returns a weight with at least two significant digits. */
+export function formatExact(weight: number): string {
+  const isSmall = weight !== 0 && Math.abs(weight) < 0.01;
+  return (isSmall ? weight.toPrecision(2) : weight.toFixed(3)).replace("-", MINUS);
+}
+
 /** Returns a weight in few characters: ".07", "1", "<.01", "−.5", "2.3e+4". */
 export function formatWeight(weight: number): string {
   if (weight < 0) return `${MINUS}${formatWeight(-weight)}`;

@@ -1,6 +1,7 @@
 // The weights that a heatmap or arcs show.
 
 import type { Cell } from "./data";
+import { formatExact } from "./format";
 import { argmax, type Vector } from "./linalg";
 
 export interface Grid {
@@ -26,10 +27,7 @@ export interface Actions {
 }
 
 /** A target token, a source token, or a cell. */
-export interface Point {
-  t?: number;
-  s?: number;
-}
+export type Point = { t?: number; s?: number };
 
 /** What heatmaps and arcs need. */
 export interface WeightsProps {
@@ -71,12 +69,9 @@ export function describeRange(weights: Vector[]): string | null {
 
 /** Returns a weight in words. */
 export function describeCell({ weights, rows, columns, links }: Grid, [t, s]: Cell): string {
-  const weight = weights[t]?.[s] ?? 0;
-  const isSmall = weight !== 0 && Math.abs(weight) < 0.01;
-  const value = (isSmall ? weight.toPrecision(2) : weight.toFixed(3)).replace("-", "−");
   const isTrue = links.some(([target, source]) => target === t && source === s);
   const tokens = `from “${rows[t]}” (${t + 1}) to “${columns[s]}” (${s + 1})`;
-  return `${tokens}: ${value}${isTrue ? ", true alignment" : ""}`;
+  return `${tokens}: ${formatExact(weights[t]?.[s] ?? 0)}${isTrue ? ", true alignment" : ""}`;
 }
 
 /** Returns which tokens are highlighted at a point: that token, and those with much weight from or to it. */

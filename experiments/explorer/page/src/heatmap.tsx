@@ -13,7 +13,7 @@ const COLUMN = { minSize: 17, maxSize: 64 }; // pixels with an upright label
 const [PHONE_WIDTH, TOUCH_SIZE] = [640, 30]; // pixels of the largest phone, and of its tokens
 const [MAX_LABEL_SHARE, MIN_LABEL_WIDTH] = [0.3, 90]; // of the labels of rows
 const HEIGHT_AROUND = 390; // pixels of the window above and below the heatmap
-const [SCROLLBAR, AXIS_NAME] = [18, 26]; // pixels
+const [SCROLLBAR, AXIS_NAME, PADDING] = [18, 26, 4]; // pixels
 
 /** Shows weights as colors and, in large cells, as numbers. */
 export function Heatmap(props: WeightsProps) {
@@ -21,9 +21,12 @@ export function Heatmap(props: WeightsProps) {
   const axes = useMemo(() => axesOf(grid, width), [grid.rows, grid.columns, width]);
   const { columns, rows, labelWidth } = axes;
   const hint = grid.actions ? ", press to hide" : "";
-  const scroll = labelWidth + lengthOf(columns) + SCROLLBAR > width ? ", scroll for more →" : "";
+  const scroll = labelWidth + lengthOf(columns) + PADDING > width ? ", scroll for more →" : "";
   return (
-    <div class="map" style={`grid-template-columns: ${labelWidth}px ${lengthOf(columns)}px`}>
+    <div
+      class="map"
+      style={`--label-width: ${labelWidth}px; grid-template-columns: auto ${lengthOf(columns)}px`}
+    >
       <div class="corner">from: {grid.rowName}</div>
       <div class="head">
         <span class="axis-name">{`to: ${grid.columnName}${hint}${scroll}`}</span>

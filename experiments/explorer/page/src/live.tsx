@@ -1,21 +1,21 @@
 // The translation of a run that the page runs.
 
 import type { PageProps, State } from "./address";
+import { columnAxis } from "./axis";
 import type { Cell, Example, LiveRun } from "./data";
 import { AttentionFigure } from "./figure";
 import { formatCount, formatNumber, formatPercent } from "./format";
 import { alignmentErrorRate } from "./grid";
 import { Button } from "./inputs";
+import { Labels } from "./labels";
 import { argmax } from "./linalg";
 import { EOS, toIds, tokenize } from "./tokenizer";
 import type { Translation } from "./translation";
 
+const WIDE = { available: Infinity, minSize: 0, maxSize: Infinity, maxLabels: Infinity };
+
 /** A translation, its first steps that are shown, and the selected cell if it is one of them. */
-export interface ShownTranslation {
-  whole: Translation;
-  translation: Translation;
-  cell: Cell | null;
-}
+export type ShownTranslation = { whole: Translation; translation: Translation; cell: Cell | null };
 
 type LiveProps = PageProps & { id: string; run: LiveRun; shown: ShownTranslation };
 
@@ -34,6 +34,7 @@ export function LiveView({ id, run, state, data, change, shown }: LiveProps) {
   const actions = { hidden, forced: Object.keys(forced).map(Number), hide, open };
   const [rows, columns, weights] = [whole.rows, whole.columns, translation.weights ?? []];
   const names = { rowName: "translation", columnName: "source", find: "" };
+  const grid = { rows, columns, weights, links, cell, actions, numShown, ...names };
   return (
     <>
       <div class="notes">
@@ -46,13 +47,25 @@ export function LiveView({ id, run, state, data, change, shown }: LiveProps) {
           <Reference {...{ run, translation, example, links, data, state, change }} />
         </p>
       </div>
-      <AttentionFigure
-        id={id}
-        grid={{ rows, columns, weights, links, cell, actions, numShown, ...names }}
-        view={state.view}
-        fallback={state.numShown ? { t: numShown - 1 } : null}
-        onSelect={(selected) => change({ cell: selected })}
-      />
+      {run.shape.attention === "none" ? (
+        <div class="map">
+          <Labels
+            {...{ grid }}
+            kind="rows"
+            side="bottom"
+            axis={columnAxis(rows, WIDE)}
+            point={null}
+            onPoint={() => {}}
+          />
+        </div>
+      ) : (
+        <AttentionFigure
+          {...{ id, grid }}
+          view={state.view}
+          fallback={state.numShown ? { t: numShown - 1 } : null}
+          onSelect={(selected) => change({ cell: selected })}
+        />
+      )}
       {whole.hypotheses.length > 1 && <Hypotheses {...{ whole, data, state, change }} />}
     </>
   );

@@ -5,10 +5,7 @@ import { type AttentionChange, type AttentionOutput, attend } from "./attention"
 import type { Shape } from "./data";
 import { add, concatenate, matrixRow, matVec, mean, type Vector, vecMat } from "./linalg";
 
-export interface Model {
-  shape: Shape;
-  arrays: Arrays;
-}
+export type Model = { shape: Shape; arrays: Arrays };
 
 /** The encoded source. */
 export interface Source {

@@ -2,7 +2,7 @@
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { PageProps } from "./address";
-import { colorsOf, weightImage } from "./paint";
+import { weightImage } from "./paint";
 import type { RecordedWeights } from "./recorded";
 
 const MAX_PIXELS = 48; // along a side of a picture
@@ -58,8 +58,7 @@ function Picture({ weights, largest, layer, head }: PictureProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useLayoutEffect(() => {
     if (!canvas.current) return;
-    const rows = strongestWeights(weights, layer, head);
-    const image = weightImage(rows, rows[0].length, largest, colorsOf(canvas.current));
+    const image = weightImage(strongestWeights(weights, layer, head), largest, canvas.current);
     [canvas.current.width, canvas.current.height] = [image.width, image.height];
     canvas.current.getContext("2d")?.drawImage(image, 0, 0);
   }, [weights, largest, layer, head]);

@@ -5,7 +5,8 @@ import { formatWeight } from "./format";
 import { type Grid, largestWeight } from "./grid";
 
 const MIN_BORDERED = 10; // pixels of a cell with a border
-const [MIN_NUMBER_WIDTH, MIN_NUMBER_HEIGHT] = [27, 18]; // pixels of a cell with a number
+const [MIN_NUMBER_WIDTH, MIN_NUMBER_HEIGHT] = [25, 18]; // pixels of a cell with a number
+const WIDE_NUMBER = 36; // pixels of a cell with a large number
 const MIN_NUMBER = 0.005; // smallest weight with a number
 const LIGHT_NUMBER_OPACITY = 0.6; // of a cell with a light number
 const MAX_CANVAS_SIZE = 16_000; // device pixels, the limit of browsers
@@ -23,38 +24,37 @@ export function paintGrid(
   const context = canvas.getContext("2d") as CanvasRenderingContext2D;
   context.scale(scale, scale);
   context.imageSmoothingEnabled = false;
-  const colors = colorsOf(canvas);
+  const [ink, heatInk] = [colorOf(canvas, "ink"), colorOf(canvas, "heat-ink")];
   const largest = largestWeight(weights);
   const [cellWidth, cellHeight] = [sizeOf(columns, 0), sizeOf(rows, 0)];
   const isBordered = Math.min(cellWidth, cellHeight) >= MIN_BORDERED;
 
   if (weights.length) {
-    const image = weightImage(weights, columns.labels.length, largest, colors);
+    const image = weightImage(weights, largest, canvas);
     columns.labels.forEach((_, s) => {
       const [left, bottom] = [columns.edges[s], rows.edges[weights.length]];
       context.drawImage(image, s, 0, 1, weights.length, left, 0, sizeOf(columns, s), bottom);
     });
   }
   if (isBordered) {
-    context.fillStyle = colors.line;
+    context.fillStyle = colorOf(canvas, "line");
     for (const edge of columns.edges.slice(1, -1)) context.fillRect(edge - 1, 0, 1, height);
     for (const edge of rows.edges.slice(1, -1)) context.fillRect(0, edge - 1, width, 1);
   }
   if (cellWidth >= MIN_NUMBER_WIDTH && cellHeight >= MIN_NUMBER_HEIGHT) {
-    context.font = `13px ${getComputedStyle(canvas).fontFamily}`;
+    context.font = `${cellWidth < WIDE_NUMBER ? 11 : 13}px ${getComputedStyle(canvas).fontFamily}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     weights.forEach((row, t) => {
       row.forEach((weight, s) => {
         if (Math.abs(weight) < MIN_NUMBER) return;
-        context.fillStyle =
-          opacityOf(weight, largest) > LIGHT_NUMBER_OPACITY ? colors["heat-ink"] : colors.ink;
+        context.fillStyle = opacityOf(weight, largest) > LIGHT_NUMBER_OPACITY ? heatInk : ink;
         const [x, y] = [columns.edges[s] + sizeOf(columns, s) / 2, rows.edges[t] + sizeOf(rows, t) / 2];
         context.fillText(formatWeight(weight), x, y + 1);
       });
     });
   }
-  context.strokeStyle = colors.true;
+  context.strokeStyle = colorOf(canvas, "true");
   context.lineWidth = isBordered ? 3 : 1;
   for (const [t, s] of links) {
     const [x, y] = [columns.edges[s] + context.lineWidth / 2, rows.edges[t] + context.lineWidth / 2];
@@ -62,25 +62,20 @@ export function paintGrid(
   }
 }
 
-const COLORS = ["heat", "heat-ink", "negative", "true", "line", "ink"] as const;
-
-type Colors = Record<(typeof COLORS)[number], string>;
-
-/** Returns the colors of the style sheet, which depend on light or dark mode. */
-export function colorsOf(element: Element): Colors {
-  const style = getComputedStyle(element);
-  const values = COLORS.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
-  return Object.fromEntries(values);
+/** Returns a color of the style sheet, which depends on light or dark mode. */
+function colorOf(element: Element, name: string): string {
+  return getComputedStyle(element).getPropertyValue(`--${name}`).trim();
 }
 
 /** Returns a picture with one pixel for each weight. */
-export function weightImage(rows: ArrayLike<number>[], numColumns: number, largest: number, colors: Colors) {
+export function weightImage(rows: ArrayLike<number>[], largest: number, element: Element) {
+  const numColumns = rows[0].length;
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [numColumns, rows.length];
   const context = canvas.getContext("2d") as CanvasRenderingContext2D;
   const image = context.createImageData(numColumns, rows.length);
-  const [positive, negative] = [colors.heat, colors.negative].map((color) =>
-    [1, 3, 5].map((first) => Number.parseInt(color.slice(first, first + 2), 16)),
+  const [positive, negative] = ["heat", "negative"].map((name) =>
+    [1, 3, 5].map((i) => Number.parseInt(colorOf(element, name).slice(i, i + 2), 16)),
   );
   rows.forEach((row, t) => {
     for (let s = 0; s < numColumns; s++) {

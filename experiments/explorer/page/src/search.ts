@@ -34,7 +34,8 @@ export function search(model: Model, source: Source, options: SearchOptions): Hy
 
 function greedySearch(model: Model, source: Source, options: SearchOptions): Hypothesis {
   const steps: TokenStep[] = [];
-  let [last, score]: [LastStep, number] = [firstStep(model, source), 0];
+  let last: LastStep = { state: initialState(model, source), token: BOS_ID };
+  let score = 0;
   for (let t = 0; t < options.maxLength && last.token !== EOS_ID; t++) {
     const prediction = predict(model, source, options, last, t);
     const token = options.forced[t] ?? argmax(prediction.logits);
@@ -46,13 +47,11 @@ function greedySearch(model: Model, source: Source, options: SearchOptions): Hyp
 }
 
 /** A hypothesis and its log-probability. */
-interface Beam extends Hypothesis {
-  logProbability: number;
-}
+type Beam = Hypothesis & { logProbability: number };
 
 function beamSearch(model: Model, source: Source, options: SearchOptions): Hypothesis[] {
   const { maxLength, beamSize, lengthPenalty } = options;
-  const first = firstStep(model, source);
+  const first = { state: initialState(model, source), token: BOS_ID };
   let alive: Beam[] = [{ steps: [], logProbability: 0, score: 0, isTruncated: true }];
   let finished: Beam[] = [];
   let isExhaustive = true; // no hypothesis has been pruned
@@ -94,10 +93,6 @@ function beamSearch(model: Model, source: Source, options: SearchOptions): Hypot
 
 /** What the next step needs. */
 type LastStep = Pick<TokenStep, "state" | "token">;
-
-function firstStep(model: Model, source: Source): LastStep {
-  return { state: initialState(model, source), token: BOS_ID };
-}
 
 /** Computes the log-probabilities of the token after another one. PAD and BOS have -Infinity. */
 function predict(model: Model, source: Source, options: SearchOptions, last: LastStep, t: number) {

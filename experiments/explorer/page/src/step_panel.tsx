@@ -3,7 +3,7 @@
 import { type Change, type PageProps, shownRuns } from "./address";
 import type { Override } from "./attention";
 import type { Cell, LiveRun } from "./data";
-import { ellipsize, formatNumber, formatPercent } from "./format";
+import { ellipsize, formatExact, formatNumber, formatPercent } from "./format";
 import { formulasOf, NEXT_TOKEN, type StageName } from "./formulas";
 import { Button } from "./inputs";
 import { norm, type Vector } from "./linalg";
@@ -34,10 +34,10 @@ export function StepPanel({ run, translation, cell, data, state, change }: StepP
     <section class="panel step" aria-label="how this step is computed">
       <div class="heading">
         <h3>{`${runName}Step ${t + 1}: “${target}”`}</h3>
-        <Button label="Close" press={() => change({ cell: null })} />
+        <Button label="×" title="Close" press={() => change({ cell: null })} />
       </div>
       {weight !== undefined && (
-        <p class="hint">{`from “${target}” to “${source}”: ${formatNumber(weight, 3)}`}</p>
+        <p class="hint">{`from “${target}” to “${source}”: ${formatExact(weight)}`}</p>
       )}
       {weight !== undefined && <WeightChoices {...{ translation, cell, change }} />}
       <TokenChoices {...{ translation, t, change }} />

@@ -6,18 +6,7 @@ import type { LiveRun } from "./data";
 import { topK, type Vector } from "./linalg";
 import { encode } from "./model";
 import { search, type TokenStep } from "./search";
-import {
-  detokenize,
-  displayToken,
-  EOS,
-  EOS_ID,
-  isBlank,
-  toIds,
-  tokenize,
-  toToken,
-  UNK,
-  UNK_ID,
-} from "./tokenizer";
+import * as tokenizer from "./tokenizer";
 
 /** A text and the user's changes of its translation. */
 export interface TranslationOptions {
@@ -41,9 +30,9 @@ export interface TranslationStep extends AttentionOutput {
 /** A translation of a text, or its first steps. */
 export interface Translation {
   options: TranslationOptions;
-  columns: string[]; // source tokens with EOS, for display
-  rows: string[]; // target tokens with EOS, for display
-  tokens: string[]; // target tokens without EOS, and their text
+  columns: string[]; // source tokens with tokenizer.EOS, for display
+  rows: string[]; // target tokens with tokenizer.EOS, for display
+  tokens: string[]; // target tokens without tokenizer.EOS, and their text
   text: string;
   steps: TranslationStep[];
   weights: Vector[] | null; // A row for each step; null without attention
@@ -51,7 +40,7 @@ export interface Translation {
   hypotheses: { tokens: string[]; score: number; isTruncated: boolean }[];
   score: number;
   isComplete: boolean; // whether it has all steps
-  isTruncated: boolean; // whether it does not end with EOS
+  isTruncated: boolean; // whether it does not end with tokenizer.EOS
   /** Source tokens, and target tokens that the user has forced, that are not in the vocabulary. */
   unknownTokens: string[];
   numDropped: number; // number of source tokens that are ignored because the source is too long
@@ -63,10 +52,10 @@ const NUM_CANDIDATES = 6;
 
 /** Returns a run's translation of a text, or null for a text without tokens. */
 export function translate(run: LiveRun, arrays: Arrays, options: TranslationOptions): Translation | null {
-  const allTokens = tokenize(run.source, options.text);
-  if (!allTokens.length || isBlank(options.text)) return null;
+  const allTokens = tokenizer.tokenize(run.source, options.text);
+  if (!allTokens.length || tokenizer.isBlank(options.text)) return null;
   const sourceTokens = allTokens.slice(0, MAX_SOURCE_TOKENS);
-  const sourceIds = [...toIds(run.source, sourceTokens), EOS_ID];
+  const sourceIds = [...tokenizer.toIds(run.source, sourceTokens), tokenizer.EOS_ID];
   const model = { shape: run.shape, arrays };
   const source = encode(model, sourceIds);
   const beamSize = options.beamSize ?? run.beam_size;
@@ -81,22 +70,23 @@ export function translate(run: LiveRun, arrays: Arrays, options: TranslationOpti
   };
   const hypotheses = search(model, source, searchOptions);
   const { steps, score, isTruncated } = hypotheses[options.hypothesis] ?? hypotheses[0];
-  const tokensOf = (hypothesis: TokenStep[]) => hypothesis.map(({ token }) => toToken(run.target, token));
+  const tokensOf = (hypothesis: TokenStep[]) =>
+    hypothesis.map(({ token }) => tokenizer.toToken(run.target, token));
   const tokens = tokensOf(isTruncated ? steps : steps.slice(0, -1));
   const weights = steps.flatMap((step) => step.weights ?? []);
   return {
     options,
-    columns: [...sourceTokens.map(displayToken), EOS],
-    rows: tokensOf(steps).map(displayToken),
+    columns: [...sourceTokens.map(tokenizer.displayToken), tokenizer.EOS],
+    rows: tokensOf(steps).map(tokenizer.displayToken),
     tokens,
-    text: detokenize(run.target, tokens),
+    text: tokenizer.detokenize(run.target, tokens),
     steps: steps.map((step) => withoutLogits(run, step)),
     weights: weights.length ? weights : null,
     beamSize,
     hypotheses: hypotheses.map((hypothesis) => ({
       ...hypothesis,
       steps: undefined,
-      tokens: tokensOf(hypothesis.steps).map(displayToken),
+      tokens: tokensOf(hypothesis.steps).map(tokenizer.displayToken),
     })),
     score,
     isComplete: true,
@@ -108,26 +98,28 @@ export function translate(run: LiveRun, arrays: Arrays, options: TranslationOpti
 }
 
 function targetId(run: LiveRun, token: string): number {
-  return token === EOS ? EOS_ID : toIds(run.target, [token])[0];
+  return token === tokenizer.EOS ? tokenizer.EOS_ID : tokenizer.toIds(run.target, [token])[0];
 }
 
 function unknownTokens(run: LiveRun, sourceTokens: string[], { forced }: TranslationOptions): string[] {
-  const sourceIds = toIds(run.source, sourceTokens);
+  const sourceIds = tokenizer.toIds(run.source, sourceTokens);
   const unknown = [
-    ...sourceTokens.filter((_, s) => sourceIds[s] === UNK_ID),
-    ...Object.values(forced).filter((token) => token !== UNK && targetId(run, token) === UNK_ID),
+    ...sourceTokens.filter((_, s) => sourceIds[s] === tokenizer.UNK_ID),
+    ...Object.values(forced).filter(
+      (token) => token !== tokenizer.UNK && targetId(run, token) === tokenizer.UNK_ID,
+    ),
   ];
-  return [...new Set(unknown.map(displayToken))];
+  return [...new Set(unknown.map(tokenizer.displayToken))];
 }
 
 function withoutLogits(run: LiveRun, step: TokenStep): TranslationStep {
   const { token, logProbabilities, logits: _, state, ...rest } = step;
   return {
     ...rest,
-    token: toToken(run.target, token),
+    token: tokenizer.toToken(run.target, token),
     logProbability: logProbabilities[token],
     candidates: topK(logProbabilities, NUM_CANDIDATES).map((id) => ({
-      token: toToken(run.target, id),
+      token: tokenizer.toToken(run.target, id),
       probability: Math.exp(logProbabilities[id]),
     })),
     state: state.layers[state.layers.length - 1],
@@ -145,7 +137,7 @@ export function firstSteps(run: LiveRun, translation: Translation, count: number
     steps: translation.steps.slice(0, count),
     tokens,
     rows: translation.rows.slice(0, count),
-    text: detokenize(run.target, tokens),
+    text: tokenizer.detokenize(run.target, tokens),
     weights: translation.weights?.slice(0, count) ?? null,
   };
 }
