@@ -92,7 +92,7 @@ def _summary(config: base.Config) -> str:
   parts = [f"{model.encoder} encoder"]
   if model.decoder == "recurrent":
     parts += [
-      f"{model.attention} attention",
+      f"{'no' if model.attention == 'none' else model.attention} attention",
       *(["attends after the state update"] if model.attend_order == "after" else []),
     ]
   else:

@@ -152,7 +152,7 @@ def test_heads_are_selected_and_tokens_are_found(path_of):
     assert shown.evaluate(selected) == ["mean", "mean"]
   with opened(path, address=address) as shown:
     assert shown.input_value("[type=search]") == "CAT" and shown.evaluate(selected) == ["2", "1"]
-    shown.locator("label:has-text('Arcs')").click()
+    shown.button("Arcs").click()
     assert shown.locator(".found").count() == 4
 
 
@@ -181,7 +181,7 @@ def test_negative_weights_have_a_color(path_of):
     assert positive[3] == 255 and negative[3] == pytest.approx(255 * 0.5**0.5, abs=2)
     assert shown.tokens("left").all_inner_texts()[1] == "a" * 39 + "…"
     assert shown.boxes(".labels.left")[0][2] < 400
-    shown.locator("label:has-text('Arcs')").click()
+    shown.button("Arcs").click()
     assert shown.locator("path.negative").get_attribute("data-cell") == "0,1"
 
 

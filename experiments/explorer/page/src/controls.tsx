@@ -9,7 +9,7 @@ import { type Index, indexOf, sentenceOf, sideOf } from "./recorded";
 
 /** Shows the controls of the runs that the state shows. */
 export function Controls(props: PageProps & { runs: Run[]; player: Player }) {
-  const { data, runs } = props;
+  const { data, runs, state, change } = props;
   const live = runs.find((run) => run.checkpoints !== undefined);
   const recorded = runs.find((run) => run.sentences !== undefined);
   return (
@@ -18,28 +18,18 @@ export function Controls(props: PageProps & { runs: Run[]; player: Player }) {
       {live && <SentenceControls {...props} live={live} />}
       <div class="bar">
         {live && <PlayerControls {...props} />}
-        <fieldset class="segments" aria-label="View">
-          <ViewChoice {...props} view="heatmap" label="Heatmap" />
-          <ViewChoice {...props} view="arcs" label="Arcs" />
+        <fieldset class="group" aria-label="View">
+          <Button
+            label="Heatmap"
+            isPressed={state.view === "heatmap"}
+            press={() => change({ view: "heatmap" })}
+          />
+          <Button label="Arcs" isPressed={state.view === "arcs"} press={() => change({ view: "arcs" })} />
         </fieldset>
         {live && <ModelControls {...props} live={live} />}
         {recorded && <RecordedControls {...props} recorded={recorded} />}
       </div>
     </form>
-  );
-}
-
-function ViewChoice({
-  state,
-  change,
-  view,
-  label,
-}: PageProps & { view: PageProps["state"]["view"]; label: string }) {
-  return (
-    <label>
-      <input type="radio" name="view" checked={state.view === view} onChange={() => change({ view })} />
-      {label}
-    </label>
   );
 }
 
@@ -96,7 +86,7 @@ function SentenceControls({ live, state, change }: PageProps & { live: LiveRun }
 
 function PlayerControls({ state, change, player }: PageProps & { player: Player }) {
   return (
-    <fieldset class="group" aria-label="Token by token">
+    <fieldset class="group player" aria-label="Token by token">
       <Button label="Previous" press={() => player.move(-1)} />
       <Button label={player.isPlaying ? "Pause" : "Play"} className="play" press={player.toggle} />
       <Button label="Next" press={() => player.move(1)} />

@@ -1,6 +1,6 @@
 // A heatmap of weights, of any size. The arrow keys move the selected cell, which a screen reader reads.
 
-import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { type Axis, columnAxis, headerHeight, lengthOf, rowAxis, sizeOf, tokenAt } from "./axis";
 import type { Cell } from "./data";
 import { describeCell, type Grid, type WeightsProps } from "./grid";
@@ -110,7 +110,7 @@ type SelectedCellProps = { id: string; grid: Grid; cell: Cell; style: string };
 /** The element that a screen reader reads. It is scrolled into view when it is selected. */
 function SelectedCell({ id, grid, cell, style }: SelectedCellProps) {
   const element = useRef<HTMLDivElement>(null);
-  useEffect(() => element.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), []);
+  useLayoutEffect(() => element.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), []);
   const attributes = { id: `${id}-${cell.join("-")}`, style, "aria-label": describeCell(grid, cell) };
   return (
     <div role="row" aria-rowindex={cell[0] + 1}>

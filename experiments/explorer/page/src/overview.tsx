@@ -20,34 +20,32 @@ export function Overview({ weights, layer, head, change }: OverviewProps) {
   return (
     <details class="overview" open>
       <summary>Layers (rows) and heads (columns)</summary>
-      <div class="scrolled">
-        <table>
-          <tr>
-            <td />
+      <table>
+        <tr>
+          <td />
+          {Array.from({ length: N }, (_, n) => (
+            <th key={n}>{n + 1}</th>
+          ))}
+        </tr>
+        {Array.from({ length: L }, (_, l) => (
+          <tr key={l}>
+            <th>{l + 1}</th>
             {Array.from({ length: N }, (_, n) => (
-              <th key={n}>{n + 1}</th>
+              <td key={n}>
+                <button
+                  type="button"
+                  aria-label={`layer ${l + 1}, head ${n + 1}`}
+                  title={`layer ${l + 1}, head ${n + 1}`}
+                  aria-pressed={l === layer && n === head}
+                  onClick={() => select(l, n)}
+                >
+                  <Picture {...{ weights, largest }} layer={l} head={n} />
+                </button>
+              </td>
             ))}
           </tr>
-          {Array.from({ length: L }, (_, l) => (
-            <tr key={l}>
-              <th>{l + 1}</th>
-              {Array.from({ length: N }, (_, n) => (
-                <td key={n}>
-                  <button
-                    type="button"
-                    aria-label={`layer ${l + 1}, head ${n + 1}`}
-                    title={`layer ${l + 1}, head ${n + 1}`}
-                    aria-pressed={l === layer && n === head}
-                    onClick={() => select(l, n)}
-                  >
-                    <Picture {...{ weights, largest }} layer={l} head={n} />
-                  </button>
-                </td>
-              ))}
-            </tr>
-          ))}
-        </table>
-      </div>
+        ))}
+      </table>
     </details>
   );
 }

@@ -62,20 +62,21 @@ export function paintGrid(
   }
 }
 
-/** Returns a color of the style sheet, which depends on light or dark mode. */
-function colorOf(element: Element, name: string): string {
-  return getComputedStyle(element).getPropertyValue(`--${name}`).trim();
+/** Returns a color of the style sheet as "rgb(r, g, b)". It depends on light or dark mode. */
+function colorOf(element: HTMLElement, name: string): string {
+  element.style.color = `var(--${name})`;
+  return getComputedStyle(element).color;
 }
 
 /** Returns a picture with one pixel for each weight. */
-export function weightImage(rows: ArrayLike<number>[], largest: number, element: Element) {
+export function weightImage(rows: ArrayLike<number>[], largest: number, element: HTMLElement) {
   const numColumns = rows[0].length;
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [numColumns, rows.length];
   const context = canvas.getContext("2d") as CanvasRenderingContext2D;
   const image = context.createImageData(numColumns, rows.length);
-  const [positive, negative] = ["heat", "negative"].map((name) =>
-    [1, 3, 5].map((i) => Number.parseInt(colorOf(element, name).slice(i, i + 2), 16)),
+  const [positive, negative] = ["heat", "negative"].map(
+    (name) => colorOf(element, name).match(/\d+/g)?.map(Number) ?? [],
   );
   rows.forEach((row, t) => {
     for (let s = 0; s < numColumns; s++) {
