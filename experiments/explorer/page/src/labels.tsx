@@ -70,8 +70,8 @@ export function Labels({ grid, kind, axis, side, margin = 0, point, onPoint }: L
     <div
       ref={list}
       class={`labels ${side} ${axis.isUpright ? "upright" : ""}`}
-      role={actions ? "toolbar" : "presentation"}
-      aria-label={`${isRow ? grid.rowName : grid.columnName} tokens`}
+      role={actions && "toolbar"}
+      aria-label={actions && `${isRow ? grid.rowName : grid.columnName} tokens`}
       aria-hidden={!actions}
       style={side === "left" ? `height: ${lengthOf(axis)}px` : sizes}
       onKeyDown={onKeyDown}

@@ -28,8 +28,11 @@ export function LiveView({ id, run, state, data, change, shown }: LiveProps) {
   const trueLinks = example && matches(run, translation, example) ? example.links : null;
   const links = trueLinks?.filter(([t]) => t < numShown) ?? [];
   const missing = missingFrom(state, whole);
-  const hide = (s: number) =>
-    change({ hidden: hidden.includes(s) ? hidden.filter((i) => i !== s) : [...hidden, s] });
+  const hide = (s: number) => {
+    // Not those of the translation, which may be that of an earlier state.
+    const others = state.hidden.filter((i) => i !== s);
+    change({ hidden: others.length < state.hidden.length ? others : [...others, s] });
+  };
   const open = (t: number) => change({ cell: cell?.[0] === t ? null : strongestCell(translation, t) });
   const actions = { hidden, forced: Object.keys(forced).map(Number), hide, open };
   const [rows, columns, weights] = [whole.rows, whole.columns, translation.weights ?? []];

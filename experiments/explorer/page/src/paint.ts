@@ -62,7 +62,7 @@ export function paintGrid(
   }
 }
 
-/** Returns a color of the style sheet as "rgb(r, g, b)". It depends on light or dark mode. */
+/** Returns a color of the style sheet, in light or dark mode, as "rgb(r, g, b)". */
 function colorOf(element: HTMLElement, name: string): string {
   element.style.color = `var(--${name})`;
   return getComputedStyle(element).color;
