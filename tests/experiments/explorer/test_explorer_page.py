@@ -476,3 +476,18 @@ def test_controls_have_names_and_colors(path):
       colors[scheme] = shown.evaluate(pixel), sum(map(int, page_color[4:-1].split(",")))
   (light_pixel, light), (dark_pixel, dark) = colors.values()
   assert light > 600 > 200 > dark and light_pixel[:3] != dark_pixel[:3]  # the heatmap is painted again
+
+
+def test_models_without_attention_have_steps(tmp_path):
+  config, translator = make("none")
+  run = live_model(config, translator, KeptCheckpoints({7: translator.params}, 7), {})
+  path = tmp_path / "explore.html"
+  path.write_text(page({"runs": [{"name": "none", "summary": "", **run}]}), "utf-8")
+  with opened(path, text="a big dog") as shown:
+    assert "the model has no attention" in shown.inner_text(NOTES)
+    assert shown.locator("canvas").count() == 0
+    tokens = [*translation_of(translator, "a big dog").tokens]
+    assert shown.tokens("bottom").all_inner_texts()[: len(tokens)] == tokens
+    shown.tokens("bottom").nth(1).click()
+    panel = shown.inner_text(PANEL)
+    assert f"Step 2: “{tokens[1]}”" in panel and "final encoder state" in panel and "Weights" not in panel
