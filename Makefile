@@ -57,7 +57,7 @@ check: $(INSTALLED) check-page
 
 ifeq ($(shell command -v npm 2> /dev/null),)
 check-page:
-	@echo "npm is not installed; skipping the checks of the JavaScript in $(PAGE)"
+	@echo "npm is not installed; skipping the checks of the TypeScript in $(PAGE)"
 else
 check-page: $(PAGE_INSTALLED)
 	npm --prefix $(PAGE) run --silent check

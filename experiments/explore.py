@@ -20,7 +20,6 @@ from absl import flags
 from configs import base
 from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, output_path, read_lines, write_text
-from experiments.data.parallel_corpus import SentencePair
 from experiments.data.task import Example
 from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model, unsupported_reason
@@ -93,7 +92,7 @@ def _summary(config: base.Config) -> str:
   parts = [f"{model.encoder} encoder"]
   if model.decoder == "recurrent":
     parts += [
-      f"{model.attention} attention",
+      f"{'no' if model.attention == 'none' else model.attention} attention",
       *(["attends after the state update"] if model.attend_order == "after" else []),
     ]
   else:
@@ -105,31 +104,24 @@ def _summary(config: base.Config) -> str:
 def _examples(translator: Translator) -> dict[str, list[Example]]:
   """Returns example sentences: those of --input, and some of each split."""
   task, count = translator.task, _NUM_EXAMPLES.value
-  custom = [] if _INPUT.value is None else [Example((), (), None, pair.source, "") for pair in _read_input()]
+  custom = [] if _INPUT.value is None else _read_input()
   return {"input file": custom} | {split: task.examples(split, count)[:count] for split in task.splits}
 
 
-def _read_input() -> list[SentencePair]:
+def _read_input() -> list[Example]:
   """Returns the sentences of --input, without translations."""
   lines = [line.strip() for line in read_lines(pathlib.Path(_INPUT.value)) if line.strip()]
   if not lines:
     raise cli.UsageError(f"--input must have at least one sentence, got none in {_INPUT.value}")
-  return [SentencePair(line, "") for line in lines]
+  return [Example((), (), None, line, "") for line in lines]
 
 
-def _sentences(translator: Translator) -> list[SentencePair]:
+def _sentences(translator: Translator) -> list[Example]:
   """Returns the sentences to record: those of --input, or the first ones of the task."""
   if _INPUT.value is not None:
     return _read_input()
   task = translator.task
-  examples = task.examples(task.splits[0], _NUM_RECORDED.value)[: _NUM_RECORDED.value]
-  # Without true links, the translation of the model is more informative than the reference.
-  return [
-    SentencePair(
-      example.source_text, "" if example.alignment is None else example.target_text, example.alignment
-    )
-    for example in examples
-  ]
+  return task.examples(task.splits[0], _NUM_RECORDED.value)[: _NUM_RECORDED.value]
 
 
 if __name__ == "__main__":

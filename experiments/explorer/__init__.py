@@ -1,4 +1,4 @@
-"""Interactive page with a trained translator: its data, and its program in page/.
+"""Interactive page with a trained translator: its data, and its program in page/src.
 
 encode_arrays  arrays as text
 live           recurrent translators, which run in the browser

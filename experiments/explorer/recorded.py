@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.cli.errors import DataError
 from experiments.cli.messages import counted
-from experiments.data.parallel_corpus import SentencePair
+from experiments.data.task import Example
 from experiments.data.words import strip_joiners
 from experiments.explorer.encode_arrays import encode_arrays
 from experiments.inference.translator import Heads, Translation, Translator
@@ -18,30 +18,33 @@ _MAX_UINT16 = np.iinfo(np.uint16).max
 _TOLERANCE = 1e-5  # rounding error of a weight
 
 
-def recorded_model(translator: Translator, reason: str, pairs: Sequence[SentencePair]) -> dict[str, Any]:
+def recorded_model(translator: Translator, reason: str, examples: Sequence[Example]) -> dict[str, Any]:
   """Returns the attention weights of each layer and head for the page.
 
   Args:
     translator: a translator that is not an ensemble.
     reason: why the page cannot run the translator.
-    pairs: sentences and translations. An empty translation is replaced by that of the model.
+    examples: sentences. The weights are those for the reference translation if there is a true alignment,
+      else for the translation of the model.
 
   Returns:
     A JSON value. Weights are quantized to 16 bits between `low` and `high`, which are 0 and 1 unless weights
     are outside that range.
   """
   source, target = translator.task.source, translator.task.target
-  decoded = iter(translator.translate([pair.source for pair in pairs if not pair.target]))
+  decoded = iter(translator.translate([item.source_text for item in examples if item.alignment is None]))
   translations = [
-    Translation(pair.target, target.tokenize(pair.target), 0.0, None) if pair.target else next(decoded)
-    for pair in pairs
+    next(decoded)
+    if item.alignment is None
+    else Translation(item.target_text, target.tokenize(item.target_text), 0.0, None)
+    for item in examples
   ]
   tokens = [
-    (source.tokenize(pair.source), translation.tokens)
-    for pair, translation in zip(pairs, translations, strict=True)
+    (source.tokenize(item.source_text), translation.tokens)
+    for item, translation in zip(examples, translations, strict=True)
   ]
   heads = translator.heads_of_tokens(tokens)
-  return {"why": reason, "sentences": [*map(_sentence, pairs, translations, heads)]}
+  return {"why": reason, "sentences": [*map(_sentence, examples, translations, heads)]}
 
 
 def weights_file(path: pathlib.Path) -> dict[str, Any]:
@@ -84,6 +87,8 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
     "columns": columns,
     "source_text": " ".join(columns),
     "target_text": "",
+    "is_output": False,
+    "reference": "",
     "links": None,
     "sides": {"encoder" if is_self else "decoder": _quantize(weights)},
   }
@@ -112,7 +117,7 @@ def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
   return arrays
 
 
-def _sentence(pair: SentencePair, translation: Translation, heads: Heads) -> dict[str, Any]:
+def _sentence(example: Example, translation: Translation, heads: Heads) -> dict[str, Any]:
   columns = [*map(strip_joiners, heads.source), _EOS_LABEL]
   rows = [*map(strip_joiners, heads.target), *([] if translation.is_truncated else [_EOS_LABEL])]
   decoder = None if heads.decoder is None else heads.decoder[..., : len(rows), :]
@@ -120,9 +125,11 @@ def _sentence(pair: SentencePair, translation: Translation, heads: Heads) -> dic
   return {
     "rows": rows,
     "columns": columns,
-    "source_text": pair.source,
+    "source_text": example.source_text,
     "target_text": translation.text,
-    "links": None if pair.alignment is None else sorted(pair.alignment),
+    "is_output": example.alignment is None,
+    "reference": example.target_text,
+    "links": None if example.alignment is None else sorted(example.alignment),
     "sides": {side: _quantize(weights) for side, weights in sides.items() if weights is not None},
   }
 

@@ -119,7 +119,7 @@ def test_long_words_are_fast():
 
 
 WORDS = """
-const { tokenize, detokenize } = await load("tokenizer");
+const { tokenize, detokenize } = explorer;
 return given.texts.map((text) => {
   const tokens = tokenize(given.language, text);
   return [tokens, detokenize(given.language, tokens)];

@@ -1,7 +1,9 @@
 """The page for weights from a file: files, errors, all heads, and the search for tokens."""
 
 import io
+import itertools
 import json
+import re
 import zipfile
 
 import numpy as np
@@ -22,6 +24,18 @@ CROSS = RNG.normal(size=(2, 5, 4, 7)).astype(np.float16)
 def save(path, **arrays):
   np.savez(path, **arrays)
   return path
+
+
+@pytest.fixture
+def path_of(tmp_path):
+  """Returns a function that writes the page of a weights file."""
+
+  def write(**arrays):
+    path = tmp_path / "explore.html"
+    path.write_text(page({"runs": [weights_file(save(tmp_path / "file.npz", **arrays))]}), "utf-8")
+    return path
+
+  return write
 
 
 def test_files_become_runs(tmp_path):
@@ -118,58 +132,103 @@ def test_the_script_needs_no_run(tmp_path):
 
 
 @browser.needs_chromium
-def test_heads_are_selected_and_tokens_are_found(tmp_path):
-  path = save(tmp_path / "bert.npz", weights=SELF, tokens=TOKENS)
-  html = tmp_path / "explore.html"
-  html.write_text(page({"runs": [weights_file(path)]}), "utf-8")
-  with opened(html) as shown:
+def test_heads_are_selected_and_tokens_are_found(path_of):
+  path = path_of(weights=SELF, tokens=TOKENS)
+  with opened(path) as shown:
     assert shown.locator(".overview canvas").count() == 6
-    assert "Recorded, because" not in shown.inner_text("#results")
-    assert not shown.is_visible("#sentence") and not shown.is_visible("#side")
+    assert shown.locator(".overview th").all_inner_texts() == ["1", "2", "1", "2", "3"]  # heads, layers
+    article = shown.inner_text("article")
+    assert "Recorded, because" not in article and "mean of 6 heads" in article
     shown.click('[aria-label="layer 2, head 1"]')
-    assert (shown.input_value("#layer"), shown.input_value("#head")) == ("1", "0")
-    label = shown.get_attribute('[data-cell="2,3"]', "aria-label")
-    assert label == f"cat attends to sees: {SELF[1, 0, 2, 3]:.3f}"
-    shown.fill("#find", "CAT")
-    assert shown.locator("th.found").all_inner_texts() == ["cat", "cats", "cat", "cats"]
-    assert "“CAT” in rows: 3, 7; in columns: 3, 7." in shown.inner_text("#results")
-    address = shown.url.split("#")[1]
-    assert shown.get_attribute('[aria-label="layer 2, head 1"]', "aria-pressed") == "true"
+    selected = "[...document.querySelectorAll('select')].map((each) => each.selectedOptions[0].text)"
+    assert shown.evaluate(selected) == ["2", "1"]
+    assert "mean" not in shown.inner_text("article")
+    np.testing.assert_allclose(shown.row_weights(2), SELF[1, 0, 2], atol=6e-4)
+    shown.fill("[type=search]", "CAT")
+    assert shown.locator(".found").all_inner_texts() == ["cat", "cats", "cat", "cats"]
+    shown.wait_for_function("location.hash.includes('CAT')")
+    address = shown.evaluate("location.hash")
     shown.click('[aria-label="layer 2, head 1"]')  # again: the mean
-    assert shown.input_value("#layer") == ""
-  with opened(html, f"#{address}&view=arcs") as shown:
-    assert shown.input_value("#find") == "CAT" and shown.input_value("#layer") == "1"
-    assert shown.locator("text.found").count() == 4
+    assert shown.evaluate(selected) == ["mean", "mean"]
+  with opened(path, address=address) as shown:
+    assert shown.input_value("[type=search]") == "CAT" and shown.evaluate(selected) == ["2", "1"]
+    shown.button("Arcs").click()
+    assert shown.locator(".found").count() == 4
 
 
 @browser.needs_chromium
-def test_pictures_show_the_strongest_weights(tmp_path):
+def test_one_head_has_no_mean(path_of):
+  with opened(path_of(weights=np.ones((1, 1, 1, 1)), tokens=["a"])) as shown:
+    text = shown.inner_text("body")
+    assert "1 layer, 1 head, 1 by 1 token" in text and "mean" not in text
+    assert shown.locator("select").count() == shown.locator(".overview").count() == 0
+    assert shown.row_weights(0) == [1]
+
+
+@browser.needs_chromium
+def test_negative_weights_have_a_color(path_of):
+  weights = np.array([[[[2.5, -1.25, 0.0], [0.5, 0.25, 0.004]]]])
+  path = path_of(weights=weights, source=["a", "b", "c"], target=["d", "a" * 100_000])
+  pixel = """canvas => [0, 1].map((i) =>
+    [...canvas.getContext("2d").getImageData(i * canvas.width / 3 + 4, 4, 1, 1).data])"""
+  with opened(path) as shown:
+    assert shown.row_weights(0) == [2.5, -1.25, 0]
+    assert shown.row_weights(1) == [0.5, 0.25, 0.004]
+    legend = shown.inner_text(".legend")
+    assert "weights from \N{MINUS SIGN}1.25 to 2.5; full color: 2.5" in legend and "negative" in legend
+    positive, negative = shown.locator(".cells canvas").evaluate(pixel)
+    assert positive[2] > positive[0] and negative[0] > negative[2]
+    assert positive[3] == 255 and negative[3] == pytest.approx(255 * 0.5**0.5, abs=2)
+    assert shown.tokens("left").all_inner_texts()[1] == "a" * 39 + "…"
+    assert shown.boxes(".labels.left")[0][2] < 400
+    shown.button("Arcs").click()
+    assert shown.locator("path.negative").get_attribute("data-cell") == "0,1"
+
+
+@browser.needs_chromium
+def test_pictures_show_the_strongest_weights(path_of):
   weights = np.full((1, 2, 100, 100), 0.001, np.float32)
   weights[0, 1, 99, 0] = -0.5  # a picture has fewer pixels than weights
-  path = save(tmp_path / "long.npz", weights=weights, tokens=[str(i) for i in range(100)])
-  html = tmp_path / "explore.html"
-  html.write_text(page({"runs": [weights_file(path)]}), "utf-8")
   program = """canvas => [...canvas.getContext("2d").getImageData(0, canvas.height - 1, 1, 1).data]"""
-  with opened(html) as shown:
+  with opened(path_of(weights=weights, tokens=[str(i) for i in range(100)])) as shown:
     first, second = (shown.locator(".overview canvas").nth(i).evaluate(program) for i in (0, 1))
     assert second[3] == 255 and second[0] > second[2] and first[3] < 30
 
 
 @browser.needs_chromium
-def test_labels_are_not_cut_off(tmp_path):
-  tokens = [f"word{i}" for i in range(1024)]
-  path = save(tmp_path / "long.npz", weights=np.full((1, 1, 1024, 1024), 0.001, np.float32), tokens=tokens)
-  html = tmp_path / "explore.html"
-  html.write_text(page({"runs": [weights_file(path)]}), "utf-8")
-  program = """framed => {
-    const outer = framed.getBoundingClientRect();
-    const isVisible = (svg) => getComputedStyle(svg).overflow === "visible";
-    return [...framed.querySelectorAll("svg")].every(isVisible) &&
-      [...framed.querySelectorAll("text")].every((text) => {
-      const inner = text.getBoundingClientRect();
-      return inner.left >= outer.left && inner.right <= outer.right &&
-        inner.top >= outer.top && inner.bottom <= outer.bottom;
-    });
-  }"""
-  with opened(html) as shown:
-    assert shown.locator(".framed").evaluate(program)
+@pytest.mark.parametrize("size", [(1400, 900), (800, 600), (390, 844)])
+def test_letters_have_narrow_columns(path_of, size):
+  path = path_of(weights=np.full((1, 1, 64, 64), 1 / 64), tokens=list("abcdefgh" * 8))
+  with opened(path, size) as shown:
+    columns = shown.boxes(".labels.top span")
+    assert len(columns) == 64
+    widths = {round(second[0] - first[0]) for first, second in itertools.pairwise(columns)}
+    assert widths == {30 if size[0] < 640 else 19 if size[0] > 1000 else 17}
+    has_hint = "scroll for more" in shown.inner_text(".head")
+    scrolls = shown.locator(".map").evaluate("map => map.scrollWidth > map.clientWidth")
+    assert has_hint == scrolls == (size[0] < 1000)
+
+
+@browser.needs_chromium
+@pytest.mark.parametrize("size", [(1400, 900), (390, 844)])
+def test_a_thousand_tokens_are_shown(path_of, size):
+  weights = np.random.default_rng(0).random((1, 1, 1024, 1024), np.float32)
+  path = path_of(weights=weights, tokens=[f"w{i}" for i in range(1024)])
+  with opened(path, size, view="arcs") as shown:
+    assert "1 layer, 1 head, 1,024 by 1,024 tokens" in shown.inner_text("h2")
+    assert "arcs show at most 120 tokens" in shown.inner_text(".legend")
+    assert shown.inner_text(".description") == "Point at a token or a weight."
+    assert shown.locator(".pointed, [role=gridcell]").count() == 0
+    labels = shown.tokens("top").all_inner_texts()
+    assert labels == [f"w{i}" for i in range(0, 1024, 1024 // len(labels) + 1)] and len(labels) > 30
+    shown.locator(".cells canvas").hover(position={"x": 100, "y": 100})
+    point = re.fullmatch(r"from “w(\d+)” \(\d+\) to “w(\d+)” \(\d+\): (.*)", shown.inner_text(".description"))
+    t, s = int(point[1]), int(point[2])
+    assert float(point[3]) == pytest.approx(weights[0, 0, t, s], abs=6e-4)
+    for axis, name in (("left", f"w{t}"), ("top", f"w{s}")):
+      assert name in shown.locator(f".labels.{axis} .highlighted").all_inner_texts()
+    shown.focus("[role=grid]")
+    shown.press("ArrowDown", "End", *["ArrowDown"] * 3)
+    assert shown.selected().startswith("from “w3” (4) to “w1023” (1024): ")
+    ((left, top, width, height, *_),) = shown.boxes("[role=gridcell]")
+    assert left >= 0 and left + width <= size[0] and top >= 0 and top + height <= size[1]
