@@ -82,8 +82,8 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
 
 def _prepare(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> tuple[Record, Task, TrainSpec]:
   """Returns what a run needs, after all checks that write nothing."""
-  validate(config)
   check_not_imported_from(folder, config)
+  validate(config)
   workdir.check_complete(folder)
   data = file_digests(config)
   check_same(folder, config, data)

@@ -427,8 +427,8 @@ def test_modules_in_the_folder_of_a_run_are_not_imported(tmp_path, monkeypatch, 
     load(folder)
   for path in folder.glob("*.json"):
     path.unlink()
-  config = base.Config(model=base.Model(attention=f"{name}:Name"))
-  with pytest.raises(WorkdirError, match=r"config\.model\.attention"):
+  config = base.Config(data=base.Data(task=f"{name}:Name"))
+  with pytest.raises(WorkdirError, match=r"config\.data\.task=.* must be outside this folder"):
     train(config, folder)
 
 
