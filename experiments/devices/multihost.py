@@ -44,7 +44,8 @@ def broadcast_primary(value: float) -> float:
   """Returns the value of process 0. All processes must call it."""
   if jax.process_count() == 1:
     return value
-  return float(multihost_utils.broadcast_one_to_all(np.float32(value)))
+  digits = np.frombuffer(np.float64(value).tobytes(), np.uint8)  # JAX would round it to float32
+  return float(np.frombuffer(np.asarray(multihost_utils.broadcast_one_to_all(digits)).tobytes())[0])
 
 
 def wait_for_all() -> None:

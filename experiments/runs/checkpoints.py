@@ -9,6 +9,7 @@ damage, because orbax restores wrong numbers without an error if a bit of its da
 0.12.8: 12 of 12 such changes).
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -18,7 +19,7 @@ import pathlib
 import re
 import shutil
 import sys
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
@@ -31,6 +32,7 @@ from experiments.evaluation.metrics import HIGHER_IS_BETTER
 
 _CHECKSUMS, _RECORD = "sha256", "record.json"
 _UNFINISHED, _DELETED = "unfinished", "deleted"
+_WAS_DELETED = "was deleted"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 
 
@@ -73,14 +75,17 @@ class Checkpoints:
       raise CheckpointError(f"{self._folder}: expected a folder, got a file")
     self._higher_is_better, self._keep, self._read_only = higher_is_better, keep, read_only
     self._records: dict[int, dict[str, Any]] = {}
-    self._damaged: dict[int, str] = {}
+    self._lost: dict[int, str] = {}  # why checkpoints cannot be used
+    self._num_reported = 0
     for path in [path for path in self._folder.glob("*") if path.name.isdecimal()]:
-      if damage := _damage(path, only=_RECORD):
-        self._damaged[int(path.name)] = damage
-      else:
-        self._records[int(path.name)] = json.loads((path / _RECORD).read_text("utf-8"))
-    if self._damaged and not self._records:
-      raise self._all_damaged()
+      problem = _problem(path, only=_RECORD)
+      if problem and problem != _WAS_DELETED:
+        self._lost[int(path.name)] = problem
+      with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, by the training process
+        if not problem:
+          self._records[int(path.name)] = json.loads((path / _RECORD).read_text("utf-8"))
+    if self._lost and not self._records:
+      raise self._all_lost()
 
   def latest_step(self) -> int | None:
     """Returns the step of the newest checkpoint, or None if there is none."""
@@ -146,48 +151,50 @@ class Checkpoints:
     self._records[step] = record
     for old in {*self._records} - {*sorted(self._records)[-2:], *self.newest_steps(), self.best_step()}:
       del self._records[old]
-      if is_primary():  # renames before deletion, so that no checkpoint is partially deleted
-        shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
-        (self._folder / str(old)).rename(self._folder / _DELETED)
+      if is_primary():
+        with contextlib.suppress(OSError):  # it is deleted later
+          # Renamed before, so that no checkpoint is partially deleted.
+          (self._folder / str(old)).rename(self._folder / f"{_DELETED}.{old}")
     if is_primary():
-      shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
+      for path in self._folder.glob(f"{_DELETED}.*"):
+        shutil.rmtree(path, ignore_errors=True)
 
-  def restore(self, target: Any, step: int | None = None) -> Checkpoint | None:
+  def restore(self, target: Any, step: int | Literal["best", "last"] = "last") -> Checkpoint | None:
     """Restores a checkpoint. Returns None if there are no checkpoints.
 
-    A damaged checkpoint is replaced by the newest undamaged one, or the best if it was the best, with a
-    warning on standard error.
+    A damaged checkpoint is replaced by the newest undamaged one, or by the next best if `step` is "best". A
+    warning on standard error says so.
 
     Args:
       target: pytree of arrays or `jax.ShapeDtypeStruct` like the state. Arrays are restored with their
         shardings. An array without a sharding is placed on the first device of this process.
-      step: step of the checkpoint. Default: the newest.
+      step: step of the checkpoint, "best" or "last".
 
     Raises:
       CheckpointError: if the step has no checkpoint, all are damaged, or the arrays do not match `target`.
     """
-    steps = sorted({*self._records, *self._damaged}, reverse=True)
-    if step is not None and step not in steps:
+    steps = sorted({*self._records, *self._lost}, reverse=True)
+    if isinstance(step, int) and step not in steps:
       raise CheckpointError(f"step must be one of the checkpoints {steps} in {self._folder}, got {step}")
-    ordered = sorted(self._records, reverse=True, key=self._rank if step == self.best_step() else None)
-    ordered.sort(key=lambda candidate: candidate != step)
-    for candidate in ordered:
+    ordered = sorted(self._records, reverse=True, key=self._rank if step == "best" else None)
+    for candidate in sorted(ordered, key=lambda candidate: candidate != step):
       # Process 0 checks the files for all processes.
-      self._damaged[candidate] = _damage(self._folder / str(candidate)) if is_primary() else ""
-      if broadcast_primary(bool(self._damaged[candidate])):
-        continue
-      try:
-        state = self._read(candidate, target)
-      except Exception:
-        if (self._folder / str(candidate)).exists():
-          raise
-        self._damaged[candidate] = "it was deleted"  # meanwhile, by the training process
-        continue
-      del self._damaged[candidate]
-      self._report_damaged(candidate)
-      return Checkpoint(candidate, state, self._records[candidate]["position"])
+      problem = _problem(self._folder / str(candidate)) if is_primary() else ""
+      state = None
+      if not broadcast_primary(bool(problem)):
+        try:
+          state = self._read(candidate, target)
+        except Exception:
+          if (self._folder / str(candidate)).exists():
+            raise
+          problem = _WAS_DELETED  # meanwhile, by the training process
+      if state is not None:
+        self._report(candidate)
+        return Checkpoint(candidate, state, self._records[candidate]["position"])
+      self._lost[candidate] = problem
+      del self._records[candidate]
     if steps:
-      raise self._all_damaged()
+      raise self._all_lost()
     return None
 
   def _read(self, step: int, target: Any) -> Any:
@@ -195,26 +202,23 @@ class Checkpoints:
     _check_same_arrays(path, target)
     return _checkpointer().restore(path, args=ocp.args.StandardRestore(jax.tree.map(_with_sharding, target)))
 
-  def _report_damaged(self, used: int) -> None:
-    """Warns of damaged checkpoints, and moves them to the folder `damaged`."""
-    for step, reason in sorted(self._damaged.items(), reverse=True):
-      self._records.pop(step, None)
-      if not is_primary():
-        continue
-      warning = f"checkpoint of step {step} is damaged ({reason}); using step {used}"
-      print(warning, file=sys.stderr, flush=True)
-      if not self._read_only:
+  def _report(self, used: int) -> None:
+    """Warns once of checkpoints that cannot be used, and moves damaged ones to the folder `damaged`."""
+    new = sorted([*self._lost.items()][self._num_reported :], reverse=True)
+    self._num_reported = len(self._lost)
+    for step, problem in new if is_primary() else ():
+      print(f"checkpoint of step {step} {problem}; using step {used}", file=sys.stderr, flush=True)
+      if not self._read_only and problem != _WAS_DELETED:
         target = self._folder.parent / "damaged" / str(step)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(exist_ok=True)
         shutil.move(self._folder / str(step), target)
-    self._damaged = {}
     wait_for_all()
 
-  def _all_damaged(self) -> CheckpointError:
-    listed = "; ".join(f"step {step}: {reason}" for step, reason in sorted(self._damaged.items()))
+  def _all_lost(self) -> CheckpointError:
+    listed = "; ".join(f"that of step {step} {problem}" for step, problem in sorted(self._lost.items()))
     return CheckpointError(
-      f"{self._folder}: all checkpoints are damaged ({listed}); move the folder away to train from scratch"
+      f"{self._folder}: no checkpoint can be used ({listed}); pass another --workdir to train from scratch"
     )
 
 
@@ -233,28 +237,30 @@ def _checkpointer() -> ocp.Checkpointer:
   return ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
 
-def _damage(path: pathlib.Path, only: str = "") -> str:
-  """Returns a description of the damage of all files of a checkpoint, or of one, or an empty string."""
-  if not path.exists():
-    return "it was deleted"
+def _problem(path: pathlib.Path, only: str = "") -> str:
+  """Returns why a checkpoint cannot be used, or an empty string. It checks all files, or one."""
   try:
-    lines = (path / _CHECKSUMS).read_text("ascii").splitlines()
-    if not lines or not all(re.fullmatch(r"[0-9a-f]{64}  \S+", line) for line in lines):
-      return f"{_CHECKSUMS} has changed"
-    expected = {line[66:]: line[:64] for line in lines}
-    for name in [only] if only else sorted(expected):
-      if not (path / name).is_file() or _checksum(path / name) != expected.get(name):
-        return f"{name} has changed"
-    for file in _files(path):
-      if file != path / _CHECKSUMS and str(file.relative_to(path)) not in expected:
-        return f"{_CHECKSUMS} has changed"
-  except FileNotFoundError:
-    return f"{_CHECKSUMS} is missing"
+    changed = _changed_file(path, only)
   except OSError as error:
-    return f"it cannot be read: {error.strerror}"
-  except ValueError:
+    changed = f"{error.filename} cannot be read: {error.strerror}"
+  if not changed:
+    return ""
+  return f"is damaged ({changed})" if path.exists() else _WAS_DELETED
+
+
+def _changed_file(path: pathlib.Path, only: str) -> str:
+  """Returns which file of a checkpoint has changed, or an empty string."""
+  if not (path / _CHECKSUMS).is_file():
+    return f"{_CHECKSUMS} is missing"
+  lines = (path / _CHECKSUMS).read_text("ascii", errors="replace").splitlines()
+  if not lines or not all(re.fullmatch(r"[0-9a-f]{64}  \S+", line) for line in lines):
     return f"{_CHECKSUMS} has changed"
-  return ""
+  expected = {line[66:]: line[:64] for line in lines}
+  for name in [only] if only else sorted(expected):
+    if not (path / name).is_file() or _checksum(path / name) != expected.get(name):
+      return f"{name} has changed"
+  names = {str(file.relative_to(path)) for file in _files(path)}
+  return f"{_CHECKSUMS} has changed" if names - {*expected, _CHECKSUMS} else ""
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:

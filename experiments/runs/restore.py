@@ -218,7 +218,7 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
     steps: steps of the checkpoints. Default: all kept checkpoints.
 
   Raises:
-    WorkdirError: if there is no checkpoint, or one of `steps` is damaged.
+    WorkdirError: if there is no checkpoint, or one of `steps` cannot be used.
     CheckpointError: if a checkpoint of `steps` does not exist, or cannot be read.
   """
   record = read_record(folder)
@@ -230,23 +230,23 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
     raise WorkdirError(f"{folder}: no complete checkpoint yet; train with --workdir={folder}")
   params = _restore_params(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
   if damaged := sorted({*steps} - params.keys()):
-    raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} is damaged")
+    raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} cannot be used")
   return KeptCheckpoints(params, best if config.evaluation.checkpoint == "best" else last)
 
 
 def select_params(config: base.Config, checkpoints: Checkpoints, spec: TrainSpec) -> Any:
   """Returns the parameters for evaluation: the best or last checkpoint, or the average of the newest ones."""
-  best, last = checkpoints.best_step(), checkpoints.latest_step()
-  if best is None or last is None:
-    raise WorkdirError("the run has no checkpoint yet")
-  steps = {"best": [best], "last": [last], "average": checkpoints.newest_steps() or [last]}
-  first, *rest = _restore_params(checkpoints, spec, steps[config.evaluation.checkpoint]).values()
+  choice = config.evaluation.checkpoint
+  steps = checkpoints.newest_steps() if choice == "average" else []
+  first, *rest = _restore_params(
+    checkpoints, spec, steps or ["best" if choice == "best" else "last"]
+  ).values()
   if not rest:
     return first
   return jax.tree.map(lambda *leaves: sum(leaves) / np.float32(len(leaves)), first, *rest)
 
 
-def _restore_params(checkpoints: Checkpoints, spec: TrainSpec, steps: Sequence[int]) -> dict[int, Any]:
+def _restore_params(checkpoints: Checkpoints, spec: TrainSpec, steps: Sequence[Any]) -> dict[int, Any]:
   """Returns parameters for evaluation by step. A damaged checkpoint is replaced by an earlier one."""
   params = {}
   target = abstract_state(spec)

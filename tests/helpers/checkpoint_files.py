@@ -59,9 +59,9 @@ def save(checkpoints, step, score=None):
   checkpoints.save(step, state_of(step), {"epoch": 0, "step": step}, score)
 
 
-def write(folder, scores):
+def write(folder, scores, keep=2):
   """Writes checkpoints with metrics."""
-  checkpoints = open_checkpoints(folder)
+  checkpoints = open_checkpoints(folder, keep=keep)
   for step, score in scores.items():
     save(checkpoints, step, score)
 

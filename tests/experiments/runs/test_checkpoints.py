@@ -165,6 +165,30 @@ def test_unfinished_checkpoints_are_ignored(tmp_path, capfd):
   assert capfd.readouterr().err == ""
 
 
+def test_failed_restores_damage_nothing(tmp_path, capfd):
+  write(tmp_path, {100: 0.5, 200: 0.25})
+  checkpoints = open_checkpoints(tmp_path)
+  with pytest.raises(CheckpointError, match="does not fit"):
+    checkpoints.restore({"other": jax.ShapeDtypeStruct((3,), jnp.float32)})
+  assert_is_of(checkpoints.restore(like(), 100), 100)
+  assert capfd.readouterr().err == "" and steps_in(tmp_path) == [100, 200]
+
+
+def test_several_damaged_steps_can_be_asked_for(tmp_path):
+  write(tmp_path, dict.fromkeys((100, 200, 300), 0.5), keep=3)
+  for step in (200, 300):
+    (tmp_path / str(step) / "state" / "manifest.ocdbt").unlink()
+  checkpoints = open_checkpoints(tmp_path, keep=3)
+  assert [checkpoints.restore(like(), step).step for step in (200, 300)] == [100, 100]
+
+
+def test_a_damaged_last_checkpoint_is_replaced_by_the_newest(tmp_path):
+  write(tmp_path, {100: 0.5, 200: 0.1, 300: 0.9}, keep=3)
+  (tmp_path / "300" / "state" / "manifest.ocdbt").unlink()
+  for step, expected in (("last", 200), ("best", 100), (300, 200)):
+    assert open_checkpoints(tmp_path, read_only=True).restore(like(), step).step == expected
+
+
 def test_hidden_files_are_allowed(tmp_path, capfd):
   write(tmp_path, {100: 0.5, 200: 0.25})
   (tmp_path / "200" / "state" / ".DS_Store").touch()
@@ -198,8 +222,8 @@ def test_deleted_checkpoints_are_skipped(tmp_path, capfd):
   write(folder, {100: 0.5, 200: 0.25})
   reader = open_checkpoints(folder, read_only=True)
   shutil.rmtree(folder / "100")  # by the training process
-  assert_is_of(reader.restore(like(), reader.best_step()), 200)
-  assert capfd.readouterr().err == "checkpoint of step 100 is damaged (it was deleted); using step 200\n"
+  assert_is_of(reader.restore(like(), "best"), 200)
+  assert capfd.readouterr().err == "checkpoint of step 100 was deleted; using step 200\n"
 
 
 def test_all_damaged_is_an_error(tmp_path, capfd):
@@ -211,8 +235,13 @@ def test_all_damaged_is_an_error(tmp_path, capfd):
     checkpoints = open_checkpoints(folder)
     with pytest.raises(CheckpointError) as caught:
       checkpoints.restore(like())
-    assert f"{folder}: all checkpoints are damaged (step 100: record.json" in one_line(caught)
-    assert "; step 200: state/manifest.ocdbt has changed)" in one_line(caught)
+    assert one_line(caught) == (
+      f"{folder}: no checkpoint can be used (that of step 100 is damaged (record.json has changed); that of "
+      "step 200 is damaged (state/manifest.ocdbt has changed)); pass another --workdir to train from scratch"
+    )
+  (folder / "200" / "record.json").unlink()
+  with pytest.raises(CheckpointError, match="no checkpoint can be used"):
+    open_checkpoints(folder)
   assert steps_in(folder) == [100, 200]
   assert not (tmp_path / "damaged").exists()
   assert capfd.readouterr().err == ""
@@ -286,7 +315,7 @@ def test_other_folders_are_left_alone(tmp_path):
 
 def test_interrupted_deletions_are_finished(tmp_path, capfd):
   write(tmp_path, {100: 0.5, 200: 0.4})
-  shutil.copytree(tmp_path / "100", tmp_path / "deleted")
+  shutil.copytree(tmp_path / "100", tmp_path / "deleted.50")
   checkpoints = open_checkpoints(tmp_path)
   assert_is_of(checkpoints.restore(like()), 200)
   checkpoints.save(300, state_of(300), {}, 0.1)
@@ -305,7 +334,7 @@ def test_checkpoints_deleted_while_they_are_read_are_skipped(tmp_path, capfd, mo
 
   monkeypatch.setattr(Checkpoints, "_read", delete_and_read)
   assert_is_of(open_checkpoints(tmp_path, read_only=True).restore(like()), 100)
-  assert capfd.readouterr().err == "checkpoint of step 200 is damaged (it was deleted); using step 100\n"
+  assert capfd.readouterr().err == "checkpoint of step 200 was deleted; using step 100\n"
 
 
 def test_the_best_is_replaced_by_the_next_best(tmp_path, capfd):
@@ -313,5 +342,5 @@ def test_the_best_is_replaced_by_the_next_best(tmp_path, capfd):
   (tmp_path / "200" / "record.json").touch()
   (tmp_path / "200" / "state" / "manifest.ocdbt").unlink()
   checkpoints = open_checkpoints(tmp_path, read_only=True)
-  assert_is_of(checkpoints.restore(like(), checkpoints.best_step()), 300)
+  assert_is_of(checkpoints.restore(like(), "best"), 300)
   assert capfd.readouterr().err.endswith("using step 300\n")
