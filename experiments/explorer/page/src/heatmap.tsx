@@ -77,7 +77,7 @@ function Cells({ id, grid, columns, rows, point, onPoint, onSelect, labelWidth }
   const boxOf = (t: number, s: number) => `
     left: ${columns.edges[s]}px; width: ${sizeOf(columns, s)}px;
     top: ${rows.edges[t]}px; height: ${sizeOf(rows, t)}px;
-    scroll-margin: ${headerHeight(columns) + AXIS_NAME}px 4px 4px ${labelWidth + 4}px`;
+    scroll-margin: ${headerHeight(columns) + AXIS_NAME}px 16px 16px ${labelWidth + 4}px`;
   return (
     <div
       class="cells"
