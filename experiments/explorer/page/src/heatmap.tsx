@@ -48,8 +48,8 @@ function axesOf(grid: Grid, width: number): { columns: Axis; rows: Axis; labelWi
   const available = width - labelWidth - SCROLLBAR;
   const columns = columnAxis(grid.columns, { ...COLUMN, ...touch, available, maxLabels });
   if (grid.rows.length <= maxLabels) return { columns, rows, labelWidth };
-  const square = { ...ROW, available: Infinity, maxSize: sizeOf(columns, 0), maxLabels };
-  return { columns, rows: rowAxis(grid.rows, square), labelWidth };
+  const square = Math.max(lengthOf(columns), height); // or the whole window, if there are few columns
+  return { columns, rows: rowAxis(grid.rows, { ...ROW, available: square, maxLabels }), labelWidth };
 }
 
 type CellsProps = WeightsProps & { columns: Axis; rows: Axis; labelWidth: number };
