@@ -95,7 +95,7 @@ def _by_name(params: Any) -> dict[str, np.ndarray]:
 
 
 def _language(language: TextProcessor) -> dict[str, Any]:
-  """Returns a language in the format of tokenizer.mjs."""
+  """Returns a language in the format of page/src/data.ts."""
   is_word = isinstance(language.tokenizer, WordTokenizer)
   return {
     "unit": "word" if is_word else "character",

@@ -73,7 +73,7 @@ function Problems({ problems }: { problems: string[] }) {
   if (isClosed || !problems.length) return null;
   return (
     <p class="problems" role="alert">
-      This address has values that do not exist: {problems.join("; ")}.
+      The address is not valid: {problems.join("; ")}.
       <Button label="Close" press={() => setIsClosed(true)} />
     </p>
   );

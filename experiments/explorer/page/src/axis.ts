@@ -11,7 +11,7 @@ export interface Axis {
 }
 
 /** Sizes in pixels: of all tokens, and of one token. With more than `maxLabels` tokens, only some have a label. */
-export interface AxisOptions {
+interface AxisOptions {
   available: number;
   minSize: number;
   maxSize: number;

@@ -13,10 +13,9 @@ export function formatExact(weight: number): string {
   return (isSmall ? weight.toPrecision(2) : weight.toFixed(3)).replace("-", MINUS);
 }
 
-/** Returns a weight in few characters: ".07", "1", "<.01", "−.5", "2.3e+4". */
+/** Returns a weight in few characters: ".07", "1", "−.5", "2.3e+4". */
 export function formatWeight(weight: number): string {
   if (weight < 0) return `${MINUS}${formatWeight(-weight)}`;
-  if (weight > 0 && weight < 0.005) return "<.01";
   if (weight >= 100) return weight.toPrecision(2);
   return weight
     .toFixed(2)

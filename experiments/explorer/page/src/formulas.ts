@@ -7,7 +7,7 @@ export type StageName = "Query" | "Key" | "Score" | "Weight" | "Context" | "Stat
 /** A symbol and its meaning. */
 type Meaning = [symbol: string, meaning: string];
 
-export interface Formula {
+interface Formula {
   name: StageName;
   formula: string;
   symbols: Meaning[]; // the symbols that appear for the first time

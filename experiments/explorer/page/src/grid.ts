@@ -19,7 +19,7 @@ export interface Grid {
 }
 
 /** What the buttons on tokens do. Without actions, tokens are not buttons. */
-export interface Actions {
+interface Actions {
   hidden: number[];
   forced: number[];
   hide: (s: number) => void;

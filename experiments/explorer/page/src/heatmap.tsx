@@ -13,7 +13,7 @@ const COLUMN = { minSize: 17, maxSize: 64 }; // pixels with an upright label
 const [PHONE_WIDTH, TOUCH_SIZE] = [640, 30]; // pixels of the largest phone, and of its tokens
 const [MAX_LABEL_SHARE, MIN_LABEL_WIDTH] = [0.3, 90]; // of the labels of rows
 const HEIGHT_AROUND = 390; // pixels of the window above and below the heatmap
-const [SCROLLBAR, AXIS_NAME, PADDING] = [18, 26, 4]; // pixels
+const [SCROLLBAR, AXIS_NAME, PADDING] = [16, 26, 12]; // pixels
 
 /** Shows weights as colors and, in large cells, as numbers. */
 export function Heatmap(props: WeightsProps) {
@@ -45,11 +45,11 @@ function axesOf(grid: Grid, width: number): { columns: Axis; rows: Axis; labelWi
   const height = Math.max(window.innerHeight - HEIGHT_AROUND, 0);
   const rows = rowAxis(grid.rows, { ...ROW, ...touch, available: height, maxLabels });
   const labelWidth = Math.ceil(Math.max(MIN_LABEL_WIDTH, Math.min(rows.labelWidth, MAX_LABEL_SHARE * width)));
-  const available = width - labelWidth - SCROLLBAR;
+  const available = width - labelWidth - PADDING - SCROLLBAR;
   const columns = columnAxis(grid.columns, { ...COLUMN, ...touch, available, maxLabels });
   if (grid.rows.length <= maxLabels) return { columns, rows, labelWidth };
-  const square = { ...ROW, available: Infinity, maxSize: sizeOf(columns, 0), maxLabels };
-  return { columns, rows: rowAxis(grid.rows, square), labelWidth };
+  const square = Math.max(lengthOf(columns), height); // or the whole window, if there are few columns
+  return { columns, rows: rowAxis(grid.rows, { ...ROW, available: square, maxLabels }), labelWidth };
 }
 
 type CellsProps = WeightsProps & { columns: Axis; rows: Axis; labelWidth: number };
@@ -77,7 +77,7 @@ function Cells({ id, grid, columns, rows, point, onPoint, onSelect, labelWidth }
   const boxOf = (t: number, s: number) => `
     left: ${columns.edges[s]}px; width: ${sizeOf(columns, s)}px;
     top: ${rows.edges[t]}px; height: ${sizeOf(rows, t)}px;
-    scroll-margin: ${headerHeight(columns) + AXIS_NAME}px 4px 4px ${labelWidth + 4}px`;
+    scroll-margin: ${headerHeight(columns) + AXIS_NAME}px 16px 16px ${labelWidth + 4}px`;
   return (
     <div
       class="cells"

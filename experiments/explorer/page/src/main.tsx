@@ -7,7 +7,6 @@ import { answerRequests, startWorker } from "./worker";
 
 export { fromAddress, toAddress } from "./address";
 export { decodeArrays, decodeWeights } from "./arrays";
-export { columnAxis } from "./axis";
 export { formulasOf } from "./formulas";
 export { alignmentErrorRate, describeRange } from "./grid";
 export { detokenize, toIds, tokenize } from "./tokenizer";

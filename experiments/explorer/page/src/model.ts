@@ -14,7 +14,7 @@ export interface Source {
   finalState: Vector; // the final state of the encoder
 }
 
-export interface DecoderState {
+interface DecoderState {
   layers: Vector[];
   inputFeed: Vector | null; // the output features of the previous step; null without input feeding
 }

@@ -5,7 +5,7 @@ import { argmax, logSoftmax, topK, type Vector } from "./linalg";
 import { decodeStep, initialState, type Model, type Source, type StepOutput } from "./model";
 import { BOS_ID, EOS_ID, PAD_ID } from "./tokenizer";
 
-export interface SearchOptions {
+interface SearchOptions {
   maxLength: number;
   beamSize: number;
   lengthPenalty: number;
@@ -21,7 +21,7 @@ export interface TokenStep extends StepOutput {
   logProbabilities: Vector;
 }
 
-export interface Hypothesis {
+interface Hypothesis {
   steps: TokenStep[];
   score: number; // the log-probability; in beam search, over a power of the length
   isTruncated: boolean; // whether it does not end with EOS

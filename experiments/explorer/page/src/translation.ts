@@ -19,7 +19,7 @@ export interface TranslationOptions {
   overrides: Record<number, Override>;
 }
 
-export interface TranslationStep extends AttentionOutput {
+interface TranslationStep extends AttentionOutput {
   token: string; // the chosen one
   logProbability: number;
   candidates: { token: string; probability: number }[]; // the most probable tokens

@@ -14,7 +14,7 @@ interface Request {
 }
 
 /** The answer to a request. The translation is null for a text without tokens. */
-export interface Answer {
+interface Answer {
   request: Request;
   translation: Translation | null;
   error: string | null;
