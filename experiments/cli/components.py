@@ -5,6 +5,7 @@ import pathlib
 import pkgutil
 import sys
 import traceback
+import types
 from typing import Any
 
 from configs import base
@@ -31,14 +32,26 @@ def _name(field: str, value: Any) -> str:
     return value
   module = getattr(value, "__module__", None)
   name = f"{module}:{getattr(value, '__qualname__', '')}"
-  # A decorated function may have the name of another one. A config file itself is not in `sys.modules`.
-  is_another = module in sys.modules and base.is_custom(name) and resolve(field, name) != value
+  # A decorated function may have the name of another one. A config file may have been imported as a module.
+  is_another = module in sys.modules and base.is_custom(name) and not _is_same(resolve(field, name), value)
   if not base.is_custom(name) or module == "__main__" or is_another:
     raise ConfigError(
       f"config.{field} must be a name, or a function or class of a module that Python can import, got "
       f"{value!r:.200}"
     )
   return name
+
+
+def _is_same(found: Any, value: Any) -> bool:
+  """Returns whether two objects are equal, or were defined by the same code."""
+  if found == value or isinstance(value, types.MethodType):
+    return found == value
+  code = getattr(value, "__code__", None)
+  return (
+    type(found) is type(value)
+    and (isinstance(value, type) or code is not None)
+    and (getattr(found, "__code__", None) == code)
+  )
 
 
 def module_name(path: str) -> str:
@@ -106,4 +119,5 @@ def format_error(error: BaseException, *names: str) -> str:
     if frame.filename in files or frame.name == "<module>"
   ]
   where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-  return f"{type(error).__name__}: {error}".removesuffix(": ") + where
+  text = " ".join(str(error).split())
+  return f"{type(error).__name__}: {text}".removesuffix(": ") + where

@@ -67,7 +67,8 @@ class Task:
 
     Args:
       config: config of the run.
-      languages: languages of an existing run, which the task must use. Default: the task makes its own.
+      languages: languages of an existing run; `source` and `target` must be equal to them. Default: the task
+        makes them.
     """
 
   def training_batch(self, step: int) -> Batch:
@@ -98,8 +99,3 @@ def make_example(pair: SentencePair, source: TextProcessor, target: TextProcesso
     target_text=target.normalize(pair.target),
     possible=pair.possible if are_words else frozenset(),
   )
-
-
-def vocabulary_words(*languages: TextProcessor) -> list[tuple[str, ...]]:
-  """Returns the words of the vocabularies of languages."""
-  return [language.vocabulary.words for language in languages]

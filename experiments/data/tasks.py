@@ -5,7 +5,7 @@ from experiments.cli import components
 from experiments.cli.config_fields import ConfigError
 from experiments.data.parallel_text import ParallelText
 from experiments.data.scan.scan import Scan
-from experiments.data.task import Languages, Task, vocabulary_words
+from experiments.data.task import Languages, Task
 from experiments.data.text_processor import TextProcessor
 from experiments.data.toy.toy_translation import ToyTranslation
 
@@ -21,7 +21,7 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
 
   Args:
     config: config of the run.
-    languages: source and target languages of an existing run. Default: learned from the training sentences.
+    languages: languages of an existing run. Default: the task makes them.
 
   Raises:
     DataError: if a file cannot be used, or the languages do not fit the task.
@@ -33,8 +33,6 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
     _check_attributes(field, task)
   else:
     task = cls(config, languages)
-  if languages and vocabulary_words(task.source, task.target) != vocabulary_words(*languages):
-    raise ConfigError(f"{field}: source and target must have the vocabularies of the run, got others")
   return task
 
 

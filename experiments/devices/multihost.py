@@ -90,23 +90,33 @@ def _exit(code: int) -> None:
   os._exit(code)
 
 
-def begin_together(settings: Any, error: Exception | None) -> None:
-  """Checks that all processes can start, with the same settings. All processes must call it.
+@contextlib.contextmanager
+def together() -> Iterator[list[Any]]:
+  """Checks that no process fails in the block, which must not communicate, and that settings are equal.
 
-  Args:
-    settings: settings that must be equal, JSON.
-    error: error that prevents this process from starting, or None. The caller raises it afterwards.
+  All processes must use it. It yields a list, to which the block appends its settings, JSON.
 
   Raises:
-    ProcessError: if this process can start, but another one cannot or has different settings.
+    ProcessError: if this process did not fail, but another one did or has different settings.
   """
-  if jax.process_count() > 1:
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode("utf-8")).digest()
-    message = np.frombuffer(bytes([error is None]) + digest, np.uint8)
-    messages = multihost_utils.process_allgather(message)
-    if error is None and not messages[:, 0].all():
-      raise ProcessError("another process failed to start; see its error")
-    if error is None and (messages[:, 1:] != messages[0, 1:]).any():
-      raise ProcessError(
-        "all processes must have the same config, workdir, data and version, got different ones"
-      )
+  settings: list[Any] = []
+  try:
+    yield settings
+  except Exception:
+    _exchange(b"")
+    raise
+  digests = _exchange(hashlib.sha256(json.dumps(settings, sort_keys=True).encode("utf-8")).digest())
+  if not all(any(digest) for digest in digests):
+    raise ProcessError("another process failed to start; see its error")
+  if (digests != digests[0]).any():
+    raise ProcessError(
+      "all processes must have the same config, workdir, data and version, got different ones"
+    )
+
+
+def _exchange(digest: bytes) -> np.ndarray:
+  """Returns the digests of all processes, uint8 [processes 32], with zeros for an empty one."""
+  padded = np.frombuffer(digest.ljust(32, b"\0"), np.uint8)
+  if jax.process_count() == 1:
+    return padded[None]
+  return np.asarray(multihost_utils.process_allgather(padded))

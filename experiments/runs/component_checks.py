@@ -1,6 +1,8 @@
 """Checks of the custom components of a config, before training."""
 
 import functools
+import pathlib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +20,12 @@ from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import UserError
 from experiments.data.batches import Batch
 from experiments.data.task import SIDES, Example, Task
+from experiments.data.tasks import make_task
 from experiments.devices.sharding import local_rows, place_batch
 from experiments.evaluation.evaluate import evaluate, load_custom_metrics
 from experiments.inference.translator import make_translator
 from experiments.learning.step import TrainSpec, abstract_state, make_rngs, train_step
+from experiments.runs.record import language_digest, read_languages, write_languages
 
 # Sizes of the batch whose shapes are checked: sentences, source words, target words.
 _B, _S, _T = 2, 5, 3
@@ -67,6 +71,8 @@ def check_custom_components(config: base.Config, task: Task, spec: TrainSpec) ->
         "config.train.alignment_loss_weight must be 0 if the batches of the task have no links "
         f"(`make_batch(..., alignments=...)`), got {config.train.alignment_loss_weight}"
       )
+    if base.is_custom(config.data.task):
+      _check_languages(config, task)
     examples = [_examples(task, split) for split in dict.fromkeys((task.validation_split, *task.splits))]
     model, rngs = spec.model, make_rngs(config.seed)
     hash(model)  # the model is a static argument of compiled functions
@@ -86,6 +92,19 @@ def check_custom_components(config: base.Config, task: Task, spec: TrainSpec) ->
     fields = ", ".join(f"config.{field}={name}" for field, name in custom)
     text = components.format_error(error, *(name for _, name in custom))
     raise ConfigError(f"{fields}: {text}") from error
+
+
+def _check_languages(config: base.Config, task: Task) -> None:
+  """Raises ValueError if a task has other languages when its run is resumed."""
+  languages = task.source, task.target
+  with tempfile.TemporaryDirectory() as name:
+    write_languages(pathlib.Path(name), languages)
+    resumed = make_task(config, read_languages(pathlib.Path(name), config.data))
+  if language_digest((resumed.source, resumed.target)) != language_digest(languages):
+    raise ValueError(
+      "source and target must be the same for a resumed run, which passes `languages` with the tokenizer of "
+      f"config.data.tokenization={config.data.tokenization} and config.data.lowercase={config.data.lowercase}"
+    )
 
 
 def _examples(task: Task, split: str) -> list[Example]:

@@ -3,9 +3,7 @@
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
-import stat
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,7 +13,8 @@ from configs import base
 from experiments.cli import components, config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import DataError
-from experiments.data.task import SIDES, Languages, vocabulary_words
+from experiments.data.task import SIDES, Languages, Task
+from experiments.data.tasks import make_task
 from experiments.data.text_processor import TextProcessor
 from experiments.data.tokenizers import SubwordTokenizer
 from experiments.runs import workdir
@@ -28,17 +27,17 @@ _STEP_FIELDS = ("train.num_train_steps", "train.warmup_fraction")
 
 
 class Record(NamedTuple):
-  """What must stay the same when a run is resumed.
+  """The config of a run, and checksums of its inputs.
 
   Attributes:
     config: config of the run.
     data: SHA-256 of each data file, by config field.
-    vocabularies: SHA-256 of the words and subword models of both languages.
+    languages: SHA-256 of the vocabularies and tokenizers.
   """
 
   config: base.Config
   data: dict[str, str]
-  vocabularies: str
+  languages: str
 
   def as_json(self) -> dict[str, Any]:
     """Returns the record as JSON."""
@@ -58,8 +57,15 @@ def read_record(folder: pathlib.Path) -> Record:
     hint = f"its subfolders with runs: {', '.join(names)}" if names else f"train with --workdir={folder}"
     raise WorkdirError(f"{folder}: no run here ({path.name} is missing); {hint}")
   try:
-    record = Record(**json.loads(path.read_text("utf-8")))
-    record = record._replace(config=config_fields.from_dict(base.Config, record.config), data={**record.data})
+    values = json.loads(path.read_text("utf-8"))
+    if not (
+      isinstance(values, dict)
+      and values.keys() == {*Record._fields}
+      and isinstance(values["data"], dict)
+      and isinstance(values["languages"], str)
+    ):
+      raise ValueError(f"expected an object with {', '.join(Record._fields)}")
+    record = Record(**{**values, "config": config_fields.from_dict(base.Config, values["config"])})
     validate(record.config, imports=False)
   except ConfigError as error:
     raise WorkdirError(f"{path}: {error}") from error
@@ -77,21 +83,23 @@ def read_config(folder: pathlib.Path) -> base.Config:
 def check_not_imported_from(folder: pathlib.Path, config: base.Config) -> None:
   """Raises WorkdirError if Python would look for a custom component in the folder of a run.
 
-  A run may come from others, so nothing in its folder is ever imported.
+  A run may come from others, so nothing in its folder, or in that of another run, is imported.
   """
   for field, name in components.custom_components(config):
     module = name.partition(":")[0].replace(".", "/")
-    places = [pathlib.Path(entry, module + suffix) for entry in sys.path for suffix in ("", ".py")]
-    if any(place.resolve().is_relative_to(folder.resolve()) for place in places):
-      raise WorkdirError(
-        f"{folder}: config.{field}={name} must be outside this folder, from which nothing is imported"
-      )
+    for place in [pathlib.Path(entry, module + suffix) for entry in sys.path for suffix in ("", ".py")]:
+      for parent in place.resolve().parents:
+        if parent == folder.resolve() or workdir.has_run(parent):
+          raise WorkdirError(
+            f"config.{field}={name} must not be in the folder of a run, from which nothing is imported; "
+            f"Python would search {parent}"
+          )
 
 
 def check_same(
   folder: pathlib.Path, config: base.Config, data: Mapping[str, str] = MappingProxyType({})
-) -> None:
-  """Checks that a folder has no run, or the same run.
+) -> Record | None:
+  """Checks that a folder has no run, or the same run. Returns the record of the run, or None.
 
   Data files may have moved. A run may get more steps if that does not change the learning rates of its first
   steps, and another patience.
@@ -105,7 +113,7 @@ def check_same(
     WorkdirError: with a list of the differences.
   """
   if not workdir.has_run(folder):
-    return
+    return None
   saved = read_record(folder)
   before, after = config_fields.flat(saved.config), config_fields.flat(config)
   files = sorted(saved.data.keys() & data.keys())
@@ -120,6 +128,7 @@ def check_same(
     raise WorkdirError(
       f"{folder} has a run with a different config: {', '.join(changed)}; pass another --workdir{hint}"
     )
+  return saved
 
 
 def _is_same(name: str, before: Any, after: Any) -> bool:
@@ -130,7 +139,7 @@ def _is_same(name: str, before: Any, after: Any) -> bool:
 
 
 def _more_steps_hint(before: base.Train, after: base.Train) -> str:
-  """Returns how a run can get more steps, or "" if it can, because its first steps stay the same."""
+  """Returns "" if more steps keep the learning rates of the first steps, else a hint for the error."""
   warmup = int(before.warmup_fraction * before.num_train_steps)
   if before.schedule != "constant":
     return "; only a run with config.train.schedule=constant can get more steps"
@@ -174,7 +183,7 @@ def file_digests(config: base.Config, *splits: str) -> dict[str, str]:
 
 
 def _sha256(path: str) -> str:
-  if stat.S_ISFIFO(os.stat(path).st_mode if os.path.exists(path) else 0):
+  if pathlib.Path(path).is_fifo():
     raise DataError(f"{path}: expected a file, got a pipe, which cannot be read twice")
   try:
     with open(path, "rb") as file:
@@ -183,22 +192,36 @@ def _sha256(path: str) -> str:
     raise DataError(f"{path}: cannot read the file: {error.strerror}") from error
 
 
-def vocabulary_digest(languages: Languages) -> str:
-  """Returns a SHA-256 of the words of both languages, and of their subword models if there are any."""
-  digest = hashlib.sha256(json.dumps(vocabulary_words(*languages)).encode("utf-8"))
+def language_digest(languages: Languages) -> str:
+  """Returns a SHA-256 of the vocabularies and tokenizers of both languages."""
+  digest = hashlib.sha256()
   for language in languages:
+    tokenizer = type(language.tokenizer).__qualname__
+    text = json.dumps([language.vocabulary.words, tokenizer, language.lowercase])
+    digest.update(text.encode("utf-8"))
     if isinstance(language.tokenizer, SubwordTokenizer):
       digest.update(language.tokenizer.model)
   return digest.hexdigest()
 
 
-def read_languages(folder: pathlib.Path, record: Record) -> Languages:
+def make_run_task(folder: pathlib.Path, record: Record) -> Task:
+  """Returns the task of a run, with the languages of the run.
+
+  Raises:
+    WorkdirError: if the languages have changed since the run began.
+  """
+  task = make_task(record.config, read_languages(folder, record.config.data))
+  if language_digest((task.source, task.target)) != record.languages:
+    raise WorkdirError(f"{folder}: the vocabularies or tokenizers are not those with which the run began")
+  return task
+
+
+def read_languages(folder: pathlib.Path, data: base.Data) -> Languages:
   """Returns the languages of a run.
 
   Raises:
-    WorkdirError: if a file is missing or invalid, or a vocabulary has changed.
+    WorkdirError: if a file is missing or invalid.
   """
-  data = record.config.data
   try:
     source, target = (
       TextProcessor.load(folder, side, tokenization=data.tokenization, lowercase=data.lowercase)
@@ -208,9 +231,13 @@ def read_languages(folder: pathlib.Path, record: Record) -> Languages:
     raise WorkdirError(f"{folder}: the vocabulary of the run is missing ({error.filename})") from error
   except ValueError as error:
     raise WorkdirError(str(error)) from error
-  if vocabulary_digest((source, target)) != record.vocabularies:
-    raise WorkdirError(f"{folder}: the vocabularies have changed since the run began")
   return source, target
+
+
+def write_languages(folder: pathlib.Path, languages: Languages) -> None:
+  """Writes the languages of a run."""
+  for language, side in zip(languages, SIDES, strict=True):
+    language.save(folder, side)
 
 
 def inherited_languages(config: base.Config) -> Languages:
@@ -229,7 +256,8 @@ def inherited_languages(config: base.Config) -> Languages:
         f"config.data.{name} must be {before!r}, as in config.init_from={folder}, whose vocabularies are "
         f"used, got {after!r}"
       )
-  return read_languages(folder, record)
+  task = make_run_task(folder, record)
+  return task.source, task.target
 
 
 def write_record(folder: pathlib.Path, record: Record) -> None:
@@ -240,8 +268,7 @@ def write_record(folder: pathlib.Path, record: Record) -> None:
 def write_run(folder: pathlib.Path, record: Record, languages: Languages) -> None:
   """Writes the languages and record of a new run, or the allowed changes to the config of an existing run."""
   if not workdir.has_run(folder):
-    for language, side in zip(languages, SIDES, strict=True):
-      language.save(folder, side)
+    write_languages(folder, languages)
   else:
     saved = read_record(folder)
     if saved == record:

@@ -14,13 +14,12 @@ import attention
 from configs import base
 from experiments.cli.config_fields import ConfigError
 from experiments.data.task import SIDES, Task
-from experiments.data.tasks import make_task
 from experiments.devices.sharding import fetch_local, make_mesh
 from experiments.inference.translator import Translator, make_translator
 from experiments.learning.model import make_task_model
 from experiments.learning.step import TrainSpec, TrainState, abstract_state, eval_params, make_train_spec
 from experiments.runs.checkpoints import Checkpoints, open_checkpoints
-from experiments.runs.record import Record, read_config, read_languages, read_record
+from experiments.runs.record import Record, make_run_task, read_config, read_record
 from experiments.runs.validation import validate
 from experiments.runs.workdir import WorkdirError
 
@@ -206,7 +205,7 @@ def _restore(record: Record, folder: pathlib.Path) -> tuple[Task, TrainSpec, Any
 def _make_task_and_spec(record: Record, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
   """Returns the task of a run, with the vocabularies of the run, and its training spec."""
   config = record.config
-  task = make_task(config, read_languages(folder, record))
+  task = make_run_task(folder, record)
   return task, make_train_spec(config, make_task_model(config, task), make_mesh())
 
 
@@ -247,7 +246,7 @@ def select_params(config: base.Config, checkpoints: Checkpoints, spec: TrainSpec
 
 
 def _restore_params(checkpoints: Checkpoints, spec: TrainSpec, steps: Sequence[Any]) -> dict[int, Any]:
-  """Returns parameters for evaluation by step. A damaged checkpoint is replaced by an earlier one."""
+  """Returns parameters for evaluation by step. For damaged checkpoints, see `Checkpoints.restore`."""
   params = {}
   target = abstract_state(spec)
   for step in steps:

@@ -21,7 +21,7 @@ from experiments.cli.config_fields import ConfigError
 from experiments.data.parallel_text import ParallelText
 from experiments.data.task import Task
 from experiments.data.tasks import make_task
-from experiments.devices.multihost import begin_together, is_primary
+from experiments.devices.multihost import is_primary, together
 from experiments.devices.sharding import check_equal_device_counts, make_mesh
 from experiments.learning.model import make_task_model
 from experiments.learning.step import TrainSpec, abstract_state, make_train_spec
@@ -33,9 +33,8 @@ from experiments.runs.record import (
   check_same,
   file_digests,
   inherited_languages,
-  read_languages,
-  read_record,
-  vocabulary_digest,
+  language_digest,
+  make_run_task,
   write_run,
 )
 from experiments.runs.restore import check_warm_start
@@ -63,32 +62,33 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
   """
   check_equal_device_counts()
   with contextlib.ExitStack() as exits:
-    try:
-      record, task, spec = _prepare(config, folder, fsdp_size)
+    with together() as settings:
+      saved, record, task, spec = _prepare(config, folder, fsdp_size)
       launch = describe_launch()
+      settings += [record.as_json(), launch["versions"], launch["commit"], str(folder.resolve()), fsdp_size]
+    if config.init_from and saved is None:
+      check_warm_start(config, spec)
+    with together():
       if is_primary():
         exits.enter_context(workdir.workdir_lock(folder))
         check_same(folder, config, record.data)  # another process may have started a run meanwhile
-    except Exception as error:
-      begin_together(None, error)
-      raise
-    shared = [record.as_json(), launch["versions"], launch["commit"], str(folder.resolve()), fsdp_size]
-    begin_together(shared, None)
     if is_primary():
       _log_launch(folder / "launches.jsonl", launch)
       write_run(folder, record, (task.source, task.target))
     yield task, spec
 
 
-def _prepare(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> tuple[Record, Task, TrainSpec]:
-  """Returns what a run needs, after all checks that write nothing."""
+def _prepare(
+  config: base.Config, folder: pathlib.Path, fsdp_size: int
+) -> tuple[Record | None, Record, Task, TrainSpec]:
+  """Checks a run, without writing. Returns the record in its folder, if any, its record, task and spec."""
   check_not_imported_from(folder, config)
   validate(config)
   workdir.check_complete(folder)
   data = file_digests(config)
-  check_same(folder, config, data)
-  if workdir.has_run(folder):
-    task = make_task(config, read_languages(folder, read_record(folder)))
+  saved = check_same(folder, config, data)
+  if saved is not None:
+    task = make_run_task(folder, saved._replace(config=config))
   else:
     task = make_task(config, inherited_languages(config) if config.init_from else None)
     if config.init_from and isinstance(task, ParallelText):
@@ -96,13 +96,11 @@ def _prepare(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> tuple
   spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
   if components.custom_components(config):
     check_custom_components(config, task, spec)
-  if config.init_from and not workdir.has_run(folder):
-    check_warm_start(config, spec)
   task.training_batch(0)
   for split in (task.validation_split, *task.splits):
     task.examples(split, 1)
   _check_memory(spec)
-  return Record(config, data, vocabulary_digest((task.source, task.target))), task, spec
+  return saved, Record(config, data, language_digest((task.source, task.target))), task, spec
 
 
 def _check_memory(spec: TrainSpec) -> None:
@@ -135,7 +133,7 @@ def describe_launch() -> dict[str, Any]:
 
 
 def _log_launch(path: pathlib.Path, launch: dict[str, Any]) -> None:
-  """Appends a line to a log for people, which no program reads."""
+  """Appends a line to launches.jsonl, which is for people: no script reads it."""
   try:
     with path.open("a", encoding="utf-8") as log:
       log.write(json.dumps(launch) + "\n")

@@ -422,14 +422,54 @@ def test_modules_in_the_folder_of_a_run_are_not_imported(tmp_path, monkeypatch, 
   (tmp_path / "theirs.py").symlink_to(folder / "theirs.py")
   monkeypatch.syspath_prepend(tmp_path)
   _write_run(folder, f"{name}:Name")
-  message = f"config.data.task={name}:Name must be outside this folder, from which nothing is imported"
+  message = f"config.data.task={name}:Name must not be in the folder of a run, from which nothing is imported"
   with pytest.raises(WorkdirError, match=message):
     load(folder)
   for path in folder.glob("*.json"):
     path.unlink()
   config = base.Config(data=base.Data(task=f"{name}:Name"))
-  with pytest.raises(WorkdirError, match=r"config\.data\.task=.* must be outside this folder"):
+  with pytest.raises(WorkdirError, match=r"config\.data\.task=.* must not be in the folder of a run"):
     train(config, folder)
+
+
+def test_modules_in_the_folder_of_another_run_are_not_imported(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  for folder in (tmp_path / "run", tmp_path / "other"):
+    _write_run(folder, "other.part:Name")
+  (tmp_path / "other" / "part.py").write_text("raise RuntimeError", "utf-8")
+  with pytest.raises(WorkdirError, match="must not be in the folder of a run"):
+    load(tmp_path / "run")
+
+
+def test_languages_must_be_those_of_a_resumed_run(tmp_path, write_module):
+  module = write_module(
+    f"{IMPORT}from experiments.data.tokenizers import CharacterTokenizer\n"
+    "class Part(custom_components.Reversal):\n"
+    "  def __init__(self, config, languages=None):\n"
+    "    super().__init__(config)\n"
+    "    mine = custom_components.dataclasses.replace(self.source, tokenizer=CharacterTokenizer())\n"
+    "    self.source, self.target = languages or (mine, mine)\n"
+  )
+  flags = [flag for flag in FLAGS if "data.task" not in flag]
+  name = f"{module}:Part"
+  finished = scripts.run("train", f"--workdir={tmp_path / 'run'}", *flags, f"--config.data.task={name}")
+    "train", f"--workdir={tmp_path / 'run'}", *flags, f"--config.data.task={module}:Part"
+  )
+  assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
+  assert "source and target must be the same for a resumed run" in finished.errors
+
+
+def test_config_files_can_be_loaded_twice(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  path = tmp_path / f"twice_{tmp_path.name}.py"
+  path.write_text(
+    "from configs import base\ndef own(config):\n  pass\n"
+    "def get_config():\n  return base.Config(model=base.Model(attention=own))\n",
+    "utf-8",
+  )
+  (first, again) = (load_config(str(path)) for _ in range(2))
+  components.resolve("model.attention", first.model.attention)
+  assert load_config(str(path)) == first == again
 
 
 def test_components_of_the_same_run_elsewhere_are_imported(tmp_path, write_module):

@@ -14,11 +14,10 @@ import tempfile
 import time
 from typing import NamedTuple
 
-from experiments.data.tasks import make_task
 from experiments.devices.sharding import make_mesh
 from experiments.learning.step import abstract_state, make_train_spec
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.record import read_languages, read_record
+from experiments.runs.record import make_run_task, read_record
 from experiments.runs.restore import make_task_model
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -89,7 +88,7 @@ def start(script, *flags, lines=""):
 def newest_checkpoint(folder):
   """Returns the newest checkpoint of a run, or None."""
   record = read_record(folder)
-  config, task = record.config, make_task(record.config, read_languages(folder, record))
+  config, task = record.config, make_run_task(folder, record)
   spec = make_train_spec(config, make_task_model(config, task), make_mesh())
   checkpoints = Checkpoints(folder / "checkpoints", higher_is_better=False, read_only=True)
   return checkpoints.restore(abstract_state(spec))

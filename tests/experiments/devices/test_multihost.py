@@ -149,6 +149,7 @@ def test_two_processes_resume_one(alone, tmp_path):
 
 SAME = "all processes must have the same config, workdir, data and version, got different ones"
 DEVICES = "all processes must have the same number of devices, got [1, 2]"
+MISSING = "missing: no run here (run.json is missing); train with --workdir=missing"
 WRONG = "config.train.warmup_fraction must be in [0, 1), got 2.5"
 
 
@@ -157,6 +158,8 @@ WRONG = "config.train.warmup_fraction must be in [0, 1), got 2.5"
   [
     ("--config.seed=7", SAME, SAME),
     ("--workdir=elsewhere", SAME, SAME),
+    ("--fsdp_size=2", SAME, SAME),
+    ("--config.init_from=missing", MISSING, "another process failed to start; see its error"),
     ("--cpu_devices=2", DEVICES, DEVICES),
     ("--config.train.warmup_fraction=2.5", WRONG, "another process failed to start; see its error"),
   ],

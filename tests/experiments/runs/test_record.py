@@ -16,10 +16,11 @@ from experiments.runs.record import (
   check_same,
   check_same_data,
   file_digests,
+  language_digest,
+  make_run_task,
   read_config,
   read_languages,
   read_record,
-  vocabulary_digest,
   write_run,
 )
 from experiments.runs.workdir import WorkdirError
@@ -33,7 +34,7 @@ LANGUAGES = _languages(("the", "cat"), ("il", "gatto", "è"))
 
 
 def make_record(config, languages):
-  return Record(config, file_digests(config), vocabulary_digest(languages))
+  return Record(config, file_digests(config), language_digest(languages))
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_records_round_trip(folder, config):
   assert record == make_record(config, LANGUAGES) and record.config == config
   assert isinstance(record.config.train, base.Train)
   assert set(record.data) == {"data.train_file", "data.validation_file"}
-  assert read_languages(folder, record) == LANGUAGES
+  assert read_languages(folder, config.data) == LANGUAGES
   assert (folder / "vocabulary.target.txt").read_text("utf-8") == "il\ngatto\nè\n"
 
 
@@ -175,6 +176,7 @@ def test_unreadable_files_are_errors(tmp_path, config):
     lambda record: {**record, "color": "red"},
     lambda record: {"config": record["config"]},
     lambda record: {**record, "data": 3},
+    lambda record: {**record, "languages": 3},
     lambda record: {**record, "config": 3},
     lambda record: {**record, "config": record["config"] | {"color": "red"}},
     lambda record: {**record, "config": record["config"] | {"train": 3}},
@@ -193,8 +195,8 @@ def test_invalid_records_are_errors(folder, change):
 
 
 def test_tokenization_is_from_the_config(folder, config):
-  record = make_record(_changed(config, data__tokenization="character", data__lowercase=True), LANGUAGES)
-  source, target = read_languages(folder, record)
+  changed = _changed(config, data__tokenization="character", data__lowercase=True)
+  source, target = read_languages(folder, changed.data)
   assert source.tokenize("The c") == ("t", "h", "e", "▁", "c")
   assert target.detokenize(("i", "▁", "l")) == "i l"
 
@@ -215,21 +217,27 @@ def test_records_are_written_last(tmp_path, config, monkeypatch, side):
     read_record(tmp_path)
 
 
-def test_vocabulary_digests_have_the_subword_models():
+def test_language_digests_have_tokenizers_and_models():
   texts = ["the cat sleeps", "a dog barks"] * 20
   options = {"tokenization": "subword", "lowercase": True, "min_count": 1, "vocabulary_size": 0}
   first, second = (TextProcessor.learn(texts, subword_model=kind, **options) for kind in ("unigram", "bpe"))
-  renamed = dataclasses.replace(second, vocabulary=first.vocabulary)
-  assert vocabulary_digest((first, first)) != vocabulary_digest((first, renamed))
+  languages = (
+    first,
+    dataclasses.replace(second, vocabulary=first.vocabulary),
+    dataclasses.replace(first, lowercase=False),
+    dataclasses.replace(first, tokenizer=WordTokenizer()),
+  )
+  assert len({language_digest((first, language)) for language in languages}) == len(languages)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_changed_vocabularies_are_errors(folder, side):
   path, record = folder / f"vocabulary.{side}.txt", read_record(folder)
+  assert make_run_task(folder, record).source == LANGUAGES[0]
   path.write_text("b\na\n", "utf-8")
-  with pytest.raises(WorkdirError, match="the vocabularies have changed since the run began"):
-    read_languages(folder, record)
+  with pytest.raises(WorkdirError, match="the vocabularies or tokenizers are not those with which the run"):
+    make_run_task(folder, record)
   path.unlink()
   with pytest.raises(WorkdirError) as caught:
-    read_languages(folder, record)
+    make_run_task(folder, record)
   assert str(path) in _one_line(caught)

@@ -16,7 +16,7 @@ from experiments.data.tasks import make_task
 from experiments.learning.model import make_task_model
 from experiments.learning.step import init_state, make_rngs, make_train_spec
 from experiments.runs import load, load_ensemble, restore, workdir
-from experiments.runs.record import Record, read_config, vocabulary_digest, write_run
+from experiments.runs.record import Record, language_digest, read_config, write_run
 from experiments.runs.restore import warm_start
 from experiments.runs.workdir import WorkdirError
 from experiments.training import loop
@@ -125,7 +125,7 @@ def test_warm_starts_need_same_vocabularies(trained, tmp_path):
   begun = tmp_path / "begun"
   begun.mkdir()
   languages = make_task(CONFIG).source, make_task(CONFIG).target
-  write_run(begun, Record(CONFIG, {}, vocabulary_digest(languages)), languages)
+  write_run(begun, Record(CONFIG, {}, language_digest(languages)), languages)
   for config, message in (
     (dataclasses.replace(CONFIG, init_from=str(tmp_path / "none")), "no run here"),
     (dataclasses.replace(CONFIG, init_from=str(begun)), "no complete checkpoint yet"),
