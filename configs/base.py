@@ -17,8 +17,8 @@ MAX_INT = 2**31 - 1
 MAX_FLOAT = 1e38
 
 
-# The functions below return fields with a rule as metadata: `is_allowed` tests a value, `allowed` says it in
-# words, and `custom` is whether custom components are allowed.
+# The functions below return fields with a rule as metadata: `is_allowed` tests a value, `allowed` describes
+# the allowed values, and `custom` allows custom components.
 
 
 def between(low: float, high: float, *, default: float) -> Any:

@@ -54,7 +54,7 @@ class Reversal(Task):
   has_alignments = True  # batches have links, for config.train.alignment_loss_weight
 
   def __init__(self, config, languages=None):
-    """Takes the whole config, and the languages stored in a run, which this task does not need."""
+    """Takes the whole config, and the languages of an existing run. They are equal to those made here."""
     self._config = config
     letters = TextProcessor(WordTokenizer(), Vocabulary(tuple("abcdefgh")), lowercase=True)
     self.source = self.target = letters

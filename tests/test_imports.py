@@ -42,6 +42,7 @@ PARTS = {
   "attention": {"attention"},
   "configs": {"attention", "configs"},
   "experiments": {"attention", "configs", "experiments"},
+  "examples": {"attention", "configs", "examples", "experiments"},
 }
 # Each package of the experiments may import the packages before it; packages that are not listed may import
 # any of these.

@@ -19,7 +19,7 @@ from experiments.data.text_processor import TextProcessor
 
 
 class ParallelText(Task):
-  """Sentence pairs from files, one `source TAB target` per line. See text/parallel_corpus.py.
+  """Sentence pairs from files, one `source TAB target` per line. See parallel_corpus.py.
 
   Only the ids of the training text are kept in memory. Alignments are between words, so they are used only
   with word tokenization.
@@ -29,9 +29,7 @@ class ParallelText(Task):
   config_fields: tuple[str, ...] = tuple(
     field.name for field in dataclasses.fields(base.Data) if field.name not in ("task", "split")
   )
-  is_infinite = False
   has_alignments = True
-  warnings: Sequence[str] = ()
   _alignments: Sequence[Alignment] | None = None
   _new_words: Sequence[str] = ()
 

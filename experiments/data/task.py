@@ -42,14 +42,16 @@ class Task:
     target: target language.
     splits: splits that are evaluated after training.
     validation_split: split that is evaluated during training.
+    max_length: maximum number of source tokens in training, or None. Longer sentences are reported when
+      translating.
+    warnings: lines that are printed at the start of training.
+
+  Class attributes, which are read before a task is created:
     config_fields: names of the fields of `config.data` that it reads, except `task`; other fields must have
       their default values. None: all fields are accepted.
     is_infinite: the splits have no last sentence.
     has_alignments: training batches can have links (`make_batch(..., alignments=...)`), which
       `config.train.alignment_loss_weight` needs.
-    max_length: maximum number of source tokens in training, or None. Longer sentences are reported when
-      translating.
-    warnings: lines that are printed at the start of training.
   """
 
   source: TextProcessor

@@ -1,1 +1,1 @@
-"""Translators: decoding, unknown words, alignments."""
+"""Translators: decoding, scoring, unknown words."""

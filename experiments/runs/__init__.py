@@ -1,4 +1,4 @@
-"""Runs: their folders, configs, checkpoints and progress.
+"""Runs: their folders, records and checkpoints.
 
 `load` returns the translator of a run, and `load_ensemble` an ensemble of several runs.
 """

@@ -230,16 +230,15 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoi
   params = _restore_params(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
   if damaged := sorted({*steps} - params.keys()):
     raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} cannot be used")
-  return KeptCheckpoints(params, best if config.evaluation.checkpoint == "best" else last)
+  step = best if config.evaluation.checkpoint == "best" else last
+  return KeptCheckpoints(params, step if step in params else max(params))
 
 
 def select_params(config: base.Config, checkpoints: Checkpoints, spec: TrainSpec) -> Any:
   """Returns the parameters for evaluation: the best or last checkpoint, or the average of the newest ones."""
   choice = config.evaluation.checkpoint
-  steps = checkpoints.newest_steps() if choice == "average" else []
-  first, *rest = _restore_params(
-    checkpoints, spec, steps or ["best" if choice == "best" else "last"]
-  ).values()
+  steps: list[Any] = checkpoints.newest_steps() or ["last"] if choice == "average" else [choice]
+  first, *rest = _restore_params(checkpoints, spec, steps).values()
   if not rest:
     return first
   return jax.tree.map(lambda *leaves: sum(leaves) / np.float32(len(leaves)), first, *rest)

@@ -46,7 +46,7 @@ def has_run(folder: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
-  """Locks the folder of a run. Of several processes that train together, only process 0 takes the lock.
+  """Locks the folder of a run. With several processes, call it in process 0 only.
 
   Args:
     folder: folder of the run. It is created.

@@ -451,10 +451,8 @@ def test_languages_must_be_those_of_a_resumed_run(tmp_path, write_module):
     "    self.source, self.target = languages or (mine, mine)\n"
   )
   flags = [flag for flag in FLAGS if "data.task" not in flag]
-  name = f"{module}:Part"
-  finished = scripts.run("train", f"--workdir={tmp_path / 'run'}", *flags, f"--config.data.task={name}")
-    "train", f"--workdir={tmp_path / 'run'}", *flags, f"--config.data.task={module}:Part"
-  )
+  flags.append(f"--config.data.task={module}:Part")
+  finished = scripts.run("train", f"--workdir={tmp_path / 'run'}", *flags)
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
   assert "source and target must be the same for a resumed run" in finished.errors
 

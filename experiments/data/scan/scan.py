@@ -26,7 +26,6 @@ class Scan(Task):
   splits: tuple[str, ...] = ("train_subset", "test")
   validation_split = "train_subset"
   config_fields: tuple[str, ...] = ("split", "scan_max_train_actions", "num_buckets")
-  is_infinite = False
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     training, test = scan_grammar.split(config.data.split, config.seed, config.data.scan_max_train_actions)
