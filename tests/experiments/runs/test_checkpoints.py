@@ -106,6 +106,10 @@ def damage(path, kind, rng):
     path.write_bytes(data)
 
 
+def drop_last_line(path):
+  path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
 def test_any_damage_is_detected(tmp_path, capfd):
   original = tmp_path / "whole"
   write(original / "checkpoints", {100: 0.5, 200: 0.25})
@@ -140,6 +144,7 @@ def test_any_damage_is_detected(tmp_path, capfd):
     (lambda folder: (folder / "sha256").write_bytes(b"\xff"), "sha256 has changed"),
     (lambda folder: (folder / "sha256").write_text(""), "sha256 has changed"),
     (lambda folder: (folder / "sha256").unlink(), "sha256 is missing"),
+    (lambda folder: drop_last_line(folder / "sha256"), "sha256 has changed"),
   ],
 )
 def test_damaged_folders_are_skipped(tmp_path, capfd, damage, reason):
