@@ -1,6 +1,7 @@
 """Tests of custom components, with examples/custom_components.py."""
 
 import json
+import sys
 
 import jax
 import numpy as np
@@ -474,3 +475,26 @@ def test_components_of_the_same_run_elsewhere_are_imported(tmp_path, write_modul
   _write_run(tmp_path / "run", f"{write_module('raise OSError(3 * 7)')}:part")
   with pytest.raises(ConfigError, match=r"OSError: 21 \(.*, line 1\)"):
     load(tmp_path / "run")
+
+
+def test_objects_of_notebooks_are_errors(monkeypatch):
+  def mine(config):
+    return 3
+
+  mine.__module__, mine.__qualname__ = "__main__", "mine"
+  monkeypatch.setattr(sys.modules["__main__"], "mine", mine, raising=False)
+  with pytest.raises(ConfigError, match=r"config\.model\.attention must be a name, or a function"):
+    components.with_names(base.Config(model=base.Model(attention=mine)))
+
+
+def test_inherited_methods_are_errors(write_module):
+  module = write_module(
+    "class First:\n  @classmethod\n  def make(cls, config):\n    return cls()\nclass Second(First):\n  pass\n"
+  )
+  first, second = (
+    components.resolve("model.attention", f"{module}:{name}.make") for name in ("First", "Second")
+  )
+  config = components.with_names(base.Config(model=base.Model(attention=first)))
+  assert config.model.attention == f"{module}:First.make"
+  with pytest.raises(ConfigError, match=r"config\.model\.attention must be a name, or a function"):
+    components.with_names(base.Config(model=base.Model(attention=second)))
