@@ -498,3 +498,11 @@ def test_inherited_methods_are_errors(write_module):
   assert config.model.attention == f"{module}:First.make"
   with pytest.raises(ConfigError, match=r"config\.model\.attention must be a name, or a function"):
     components.with_names(base.Config(model=base.Model(attention=second)))
+
+
+@pytest.mark.parametrize("name", ["collections:OrderedDict", "math:sqrt"])
+def test_tasks_must_be_subclasses(name):
+  with pytest.raises(ConfigError) as caught:
+    make_task(base.Config(data=base.Data(task=name)))
+  message = f"config.data.task={name} must be a subclass of experiments.data.task.Task, got <"
+  assert str(caught.value).startswith(message)
