@@ -12,6 +12,7 @@ import re
 import runpy
 import socket
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -111,9 +112,11 @@ def run_function(path: str, name: str) -> Any:
     result = function() if function else None
   except (Exception, SystemExit) as error:  # a user's file may raise anything
     missing = re.search(r"has no attribute '(\w+)'", str(error))
-    names = (name.rpartition(".")[2] for name in config_fields.flat(base.Config()))
+    names = {part for name in config_fields.flat(base.Config()) for part in name.split(".")}
     hint = config_fields.closest(missing[1], names) if missing else ""
-    raise UsageError(f"{path}: {type(error).__name__}: {error}{hint}") from error
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    where = f" (line {lines[-1]})" if lines else ""
+    raise UsageError(f"{path}: {type(error).__name__}: {error}{where}{hint}") from error
   if function is None:
     raise UsageError(f"{path}: function {name} is missing")
   return result

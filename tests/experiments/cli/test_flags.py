@@ -95,7 +95,7 @@ def test_invalid_values_name_the_field(tmp_path, flag, line):
 def test_errors_in_configs_are_printed(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
-  assert _train_error(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
+  assert _train_error(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width' (line 2)"
 
 
 def _run_python_in(folder, *arguments):
@@ -136,7 +136,7 @@ def test_invalid_config_files_are_errors(tmp_path, text):
 def test_misspelled_fields_suggest_a_field(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("from configs import base\nconfig = base.Config()\nconfig.model.featuers = 8\n", "utf-8")
-  message = "AttributeError: 'Model' object has no attribute 'featuers'; did you mean 'features'?"
+  message = "AttributeError: 'Model' object has no attribute 'featuers' (line 3); did you mean 'features'?"
   assert _train_error(tmp_path, f"--config={path}") == f"{path}: {message}"
 
 
@@ -402,4 +402,4 @@ def test_control_characters_are_escaped(tmp_path):
 def test_long_errors_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
-  assert _train_error(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"
+  assert _train_error(tmp_path, f"--config={path}") == f"{path}: ValueError: first second (line 1)"

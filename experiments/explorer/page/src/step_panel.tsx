@@ -128,6 +128,7 @@ function Stages({ run, numbers = {}, note }: { run: LiveRun; numbers?: Numbers; 
             <b>{name}</b> <MathML formula={formula} />
             {symbols.map(([symbol, meaning], i) => (
               <small key={meaning}>
+                {i === 0 && "with "}
                 <MathML formula={symbol} />, {meaning}
                 {i < symbols.length - 1 && "; "}
               </small>
