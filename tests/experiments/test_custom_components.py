@@ -494,8 +494,9 @@ def test_inherited_methods_are_errors(write_module):
   first, second = (
     components.resolve("model.attention", f"{module}:{name}.make") for name in ("First", "Second")
   )
-  config = components.with_names(base.Config(model=base.Model(attention=first)))
-  assert config.model.attention == f"{module}:First.make"
+  config = base.Config(model=base.Model(attention=first))
+  assert components.with_names(config).model.attention == f"{module}:First.make"
+  assert config.model.attention == first  # unchanged
   with pytest.raises(ConfigError, match=r"config\.model\.attention must be a name, or a function"):
     components.with_names(base.Config(model=base.Model(attention=second)))
 

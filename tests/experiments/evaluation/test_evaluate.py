@@ -45,7 +45,8 @@ class FakeTranslator:
     return [[Translation(self.task.target.detokenize(tokens), tokens, 0.0, None)] for tokens in outputs]
 
   def score_tokens(self, pairs, *, with_attention):
-    return [self.scored[source] for source, _ in pairs]
+    scored = [self.scored[source] for source, _ in pairs]
+    return scored if with_attention else [pair._replace(attention=None) for pair in scored]
 
 
 @pytest.fixture
@@ -69,6 +70,13 @@ def test_metrics_match_hand_computation(translator):
     "alignment_error_rate": pytest.approx(1 - 2 * 2 / (3 + 3)),
     "attention_mass": pytest.approx((0.5 + 0.25 + 0.625) / 3),
   }
+
+
+def test_custom_metrics_see_attention(translator):
+  def largest(translations, examples, scored):
+    return max(float(pair.attention.max()) for pair in scored)
+
+  assert evaluate(translator, [UNALIGNED], {"largest": largest})["largest"] == 0.5
 
 
 def test_alignment_metrics_need_alignments(translator):
