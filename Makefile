@@ -44,8 +44,8 @@ QUICK := tests/test_imports.py tests/contract/test_contract_values.py tests/cont
   tests/attention/test_linear.py tests/attention/test_positions.py tests/attention/decoding/test_search.py \
   $(addprefix tests/experiments/,cli/test_config_fields.py $(addprefix data/test_,text_processor.py \
   parallel_corpus.py tokenizers.py vocabularies.py parallel_text.py) evaluation/test_metrics.py \
-  evaluation/test_reporting.py comparison/test_sweep.py $(addprefix runs/test_,validation.py workdir.py \
-  progress.py job_runner.py)) experiments/data experiments/cli/config_fields.py
+  evaluation/test_reporting.py $(addprefix comparison/test_,sweep.py job_runner.py) training/test_progress.py \
+  $(addprefix runs/test_,validation.py workdir.py record.py)) experiments/data experiments/cli/config_fields.py
 
 quick: $(INSTALLED)
 	QUICK_COMPILATION=1 $(PYTEST) -m "not exhaustive" $(QUICK)

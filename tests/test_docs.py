@@ -163,3 +163,9 @@ def test_readme_is_short():
 def test_no_absolute_paths():
   for name, text in TEXTS.items():
     assert not re.search(r"/(?:work|root|tmp)/", text), name
+
+
+def test_files_of_quick_tests_exist():
+  shown = subprocess.run(["make", "--dry-run", "quick"], cwd=ROOT, capture_output=True, text=True, check=True)
+  paths = re.findall(r"\b(?:tests|experiments|attention)/\S+", shown.stdout)
+  assert len(paths) > 10 and all((ROOT / path).exists() for path in paths), paths

@@ -11,8 +11,6 @@ from experiments.cli import components
 from experiments.cli.config_fields import ConfigError
 from experiments.data.task import Task
 
-ENCODERS = ("recurrent", "transformer")
-DECODERS = ("recurrent", "transformer")
 NORMALIZERS: dict[str, attention.Normalizer | None] = {
   "softmax": None,
   "sparsemax": attention.Sparsemax(),

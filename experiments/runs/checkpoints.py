@@ -77,7 +77,9 @@ class Checkpoints:
     self._records: dict[int, dict[str, Any]] = {}
     self._lost: dict[int, str] = {}  # why checkpoints cannot be used
     self._num_reported = 0
-    for path in [path for path in self._folder.glob("*") if path.name.isdecimal()]:
+    for path in self._folder.glob("*"):
+      if not path.name.isdecimal():
+        continue
       problem = _problem(path, only=_RECORD)
       if problem and problem != _WAS_DELETED:
         self._lost[int(path.name)] = problem
@@ -123,11 +125,8 @@ class Checkpoints:
     """
     if step in self._records:
       return
-    last, path, record = (
-      self.latest_step(),
-      self._folder / _UNFINISHED,
-      {"position": position, "score": score},
-    )
+    last, path = self.latest_step(), self._folder / _UNFINISHED
+    record = {"position": position, "score": score}
     try:
       if is_primary():
         shutil.rmtree(path, ignore_errors=True)

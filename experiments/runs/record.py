@@ -49,7 +49,7 @@ def read_record(folder: pathlib.Path) -> Record:
 
   Raises:
     WorkdirError: if the folder has no run, its record is invalid in this version, or Python would look for a
-      custom component in the folder.
+      custom component in the folder of a run.
   """
   path = folder / workdir.RECORD
   if not path.is_file():

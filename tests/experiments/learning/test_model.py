@@ -11,8 +11,9 @@ import attention
 from attention.models.decoder_attention import ATTENTION_TYPES
 from configs import base
 from experiments.data.batches import make_batch
-from experiments.learning.model import ENCODERS, make_model
+from experiments.learning.model import make_model
 
+ENCODERS = ("recurrent", "transformer")
 SOURCE_WORDS, TARGET_WORDS = 11, 13
 CONFIG = base.Model(embed_dim=5, features=12, num_heads=3, num_layers=2, mlp_dim=7)
 

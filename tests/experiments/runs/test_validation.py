@@ -305,8 +305,6 @@ def test_heads_divide_features(changes):
     ("data.tokenization", TOKENIZATIONS),
     ("data.subword_model", SUBWORD_MODELS),
     ("data.alignment_tokens", ALIGNMENT_TOKENS),
-    ("model.encoder", model.ENCODERS),
-    ("model.decoder", model.DECODERS),
     ("model.attention", decoder_attention.ATTENTION_TYPES),
     ("model.normalizer", model.NORMALIZERS),
     ("model.attend_order", ATTEND_ORDERS),
