@@ -10,7 +10,6 @@ import jax
 import pytest
 
 from attention import functional
-from attention.arrays import sharding
 from attention.scores import additive_kernel as additive
 
 collect_ignore = ["data/make_references.py"]  # it needs PyTorch
@@ -38,10 +37,13 @@ if os.environ.get("QUICK_COMPILATION") == "1":
   if jax.__version_info__ < (0, 11):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
-# One CPU simulates several devices, for tests of sharding. XLA's thread pool has NPROC threads: with one per
-# device, two concurrent collectives can occupy all threads and deadlock.
-jax.config.update("jax_num_cpu_devices", 8)
-os.environ["NPROC"] = "32"
+# Tests run on one device, as most users do. Files marked `eight_devices` need DEVICES=8, which simulates
+# devices on one CPU. XLA's thread pool has NPROC threads: with one per device, two concurrent collectives can
+# occupy all threads and deadlock.
+DEVICES = int(os.environ.get("DEVICES", "1"))
+if DEVICES > 1:
+  jax.config.update("jax_num_cpu_devices", DEVICES)
+  os.environ["NPROC"] = "32"
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -89,17 +91,11 @@ def additive_in_loops(fresh_programs, monkeypatch):
   monkeypatch.setattr(additive, "MAX_TERMS_WITHOUT_LOOPS", 0)
 
 
-# Applied to every test, since the simulated devices would change how it is compiled.
-@pytest.fixture(autouse=True)
-def alone(request, monkeypatch):
-  """Runs a test as if there were one device, unless it uses `several_devices`."""
-  if "several_devices" not in request.fixturenames:
-    monkeypatch.setattr(sharding, "leading_axes_may_be_sharded", lambda: False)
-
-
 @pytest.fixture
-def several_devices(fresh_programs):
-  """Runs a test as if there were several devices."""
+def several_devices():
+  """Skips a test of several devices on one."""
+  if DEVICES < 8:
+    pytest.skip("needs DEVICES=8")
 
 
 # Applied to every file, since a program uses several memory maps, of which Linux allows a process 65,530.
