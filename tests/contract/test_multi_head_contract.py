@@ -3,20 +3,14 @@
 Values and gradients are tested in test_multi_head.py.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import DIMS, replaced
 from helpers import reference
-from helpers.fixtures import (
-  DIMS,
-  FLOAT32,
-  assert_close,
-  assert_trees_close,
-  assert_trees_finite,
-  replaced,
-)
-from test_contract_errors import assert_error_says, zeros
+from test_errors import assert_error_says, zeros
 
 import attention
 from attention import masks
@@ -26,53 +20,34 @@ B, T, S = DIMS["BTS"]
 N, H, V, D, E, F = 6, 11, 13, 7, 17, 19
 
 
-def draw_weights(num_key_heads=N, biases=True, dtype=np.float32, widths=(D, E, F)):
+def draw_weights(num_key_heads=N, biases=True):
   rng = np.random.default_rng(7)
-  of_queries, of_sources, of_result = widths
 
   def array(*shape):
-    return (0.5 * rng.normal(size=shape)).astype(dtype)
+    return (0.5 * rng.normal(size=shape)).astype(np.float32)
 
-  weights = attention.MultiHeadWeights(
-    query=array(of_queries, N, H),
-    key=array(of_sources, num_key_heads, H),
-    value=array(of_sources, num_key_heads, V),
-    output=array(N, V, of_result),
-  )
-  if not biases:
-    return weights
   return attention.MultiHeadWeights(
-    weights.query,
-    weights.key,
-    weights.value,
-    weights.output,
-    query_bias=array(N, H),
-    key_bias=array(num_key_heads, H),
-    value_bias=array(num_key_heads, V),
-    output_bias=array(of_result),
+    query=array(D, N, H),
+    key=array(E, num_key_heads, H),
+    value=array(E, num_key_heads, V),
+    output=array(N, V, F),
+    query_bias=array(N, H) if biases else None,
+    key_bias=array(num_key_heads, H) if biases else None,
+    value_bias=array(num_key_heads, V) if biases else None,
+    output_bias=array(F) if biases else None,
   )
 
 
-def draw_inputs(dtype=np.float32):
+def draw_inputs():
   rng = np.random.default_rng(8)
   return (
-    (0.5 * rng.normal(size=(B, T, D))).astype(dtype),
-    (0.5 * rng.normal(size=(B, S, E))).astype(dtype),
+    (0.5 * rng.normal(size=(B, T, D))).astype(np.float32),
+    (0.5 * rng.normal(size=(B, S, E))).astype(np.float32),
   )
 
 
-def fields(weights):
-  """The fields in the order of the reference."""
-  return [
-    weights.query,
-    weights.key,
-    weights.value,
-    weights.output,
-    weights.query_bias,
-    weights.key_bias,
-    weights.value_bias,
-    weights.output_bias,
-  ]
+def loops(queries, sources, weights, **options):
+  return reference.multi_head_attention(queries, sources, [*vars(weights).values()], **options)
 
 
 @jax.jit
@@ -85,7 +60,7 @@ def attend_fully(queries, sources, weights, mask=None, bias=None):
 
 
 # Scores are sums of H = 11 products of sums of D = 7 and E = 17 products, and up to 10 in size.
-TOLERANCE = 8 * FLOAT32
+CLOSE = {"rtol": 3e-5, "atol": 3e-5}
 
 
 @pytest.mark.parametrize(("num_key_heads", "biases"), [(6, False), (3, True), (1, True)])
@@ -96,8 +71,8 @@ def test_multi_head_matches_reference(num_key_heads, biases):
   bias = np.random.default_rng(10).normal(size=(N, T, S))
   mask[1, 2, 1] = False
   actual = attend_fully(queries, sources, weights, mask=mask, bias=np.float32(bias))
-  desired = reference.multi_head_attention(queries, sources, fields(weights), mask=mask, bias=bias)
-  assert_trees_close(actual, tuple(desired), TOLERANCE)
+  desired = loops(queries, sources, weights, mask=mask, bias=bias)
+  chex.assert_trees_all_close(actual, tuple(desired), **CLOSE)
 
 
 def test_empty_rows_give_the_output_bias():
@@ -114,7 +89,7 @@ def test_empty_rows_give_the_output_bias():
 
   context, slopes = run(queries, sources, weights)
   np.testing.assert_array_equal(context[:, 1], np.stack([weights.output_bias] * B))
-  assert_trees_finite(slopes)
+  chex.assert_tree_all_finite(slopes)
   np.testing.assert_array_equal(slopes[0][:, 1], np.zeros((B, D)))
 
 
@@ -134,9 +109,9 @@ def test_nan_in_padding_is_ignored():
     return context, pull(context)
 
   allowed = np.arange(S) < np.array([3, 5])[:, None, None, None]
-  desired = reference.multi_head_attention(queries, sources, fields(weights), mask=allowed)
+  desired = loops(queries, sources, weights, mask=allowed)
   context, slopes = run(queries, corrupted)
-  assert_close(context, desired.context, TOLERANCE)
+  chex.assert_trees_all_close(context, desired.context, **CLOSE)
   for one, other in zip(slopes, run(queries, sources)[1], strict=True):
     np.testing.assert_array_equal(one, other)
 

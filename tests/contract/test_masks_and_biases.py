@@ -1,27 +1,11 @@
-"""Point 2 of the contract: masks in all forms. Biases: test_contract_biases.py."""
+"""Point 2 of the contract: masks in all forms, and biases."""
 
-import functools
-
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import (
-  BLOCK_SIZES,
-  DIMS,
-  FLOAT32,
-  Inputs,
-  assert_close,
-  assert_trees_close,
-  attend,
-  attend_fully,
-  draw,
-  engines,
-  expected,
-  few_kinds,
-  replaced,
-  results,
-)
+from cases import DIMS, FLOAT32, SCORES, Inputs, attend, attend_fully, draw, expected, replaced
 
 import attention
 from attention import masks
@@ -118,42 +102,41 @@ def test_mask_arrays_match_their_rules(name):
   array = jax.jit(lambda mask: mask.materialize(T, S))(mask())
   assert array.dtype == bool
   assert array.ndim >= 2
-  np.testing.assert_array_equal(np.broadcast_to(array, (B, N, T, S)), allowed_pairs(may_attend))
+  chex.assert_trees_all_equal(np.broadcast_to(array, (B, N, T, S)), allowed_pairs(may_attend))
 
 
-# One mask of each kind. "dense" materializes masks first, so that few are enough.
+# "dense" materializes masks first, so that few are enough.
 ATTENDED = [
-  *((name, "dense") for name in ("causal_behind", "from_function_of_arrays", "array_of_sources")),
-  *((name, "blockwise") for name in ("causal", "causal_behind", "sliding_window", "prefix", "both_lengths")),
-  *((name, "blockwise") for name in ("segments", "from_array", "from_function", "from_function_of_arrays")),
-  *((name, "blockwise") for name in ("all_together", "array", "array_of_batches", "array_of_targets")),
+  *(("causal_behind", "dense"), ("from_function_of_arrays", "dense"), ("array_of_sources", "dense")),
+  *((name, "blockwise") for name in MASKS),
 ]
 
 
-@functools.cache
-def results_of_every_mask():
-  """Returns the inputs, and results by mask and engine, compiled as one program to save time."""
-  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "NSD")
+@pytest.fixture(scope="module")
+def inputs():
+  return draw("scaled_dot_product", "BNTH", "BNSH", "NSD", bias=None)
+
+
+@pytest.fixture(scope="module")
+def results(inputs):
+  """Returns the results by mask and engine, computed as one program, which compiles faster than many."""
 
   @jax.jit
   def run(inputs, every_mask):
     return {
-      (name, engine): attend_fully(
-        "scaled_dot_product", inputs, mask=every_mask[name], implementation=engine, block_sizes=BLOCK_SIZES
-      )
+      (name, engine): attend_fully(inputs, mask=every_mask[name], implementation=engine)
       for name, engine in ATTENDED
     }
 
-  return inputs, run(inputs, {name: MASKS[name][0]() for name, _ in ATTENDED})
+  return run(inputs, {name: make() for name, (make, _) in MASKS.items()})
 
 
 @pytest.mark.parametrize(("name", "implementation"), ATTENDED)
-def test_queries_attend_to_what_masks_allow(name, implementation):
-  inputs, every_result = results_of_every_mask()
-  actual = every_result[name, implementation]
+def test_queries_attend_to_allowed_keys(name, implementation, inputs, results):
+  actual = results[name, implementation]
   desired = expected("scaled_dot_product", inputs, mask=allowed_pairs(MASKS[name][1]))
-  assert_trees_close(actual, tuple(desired), FLOAT32)
-  np.testing.assert_array_equal(actual[1] == 0, desired.weights == 0)
+  chex.assert_trees_all_close(actual, desired, **FLOAT32)
+  chex.assert_trees_all_equal(actual.weights == 0, desired.weights == 0)
 
 
 @pytest.mark.parametrize(("T", "S"), [(3, 5), (5, 3), (1, 1), (1, 7), (0, 2), (2, 0)])
@@ -180,7 +163,7 @@ def test_positions_start_at_zero(T, S):
       lambda t, s, width=width: s < width and t < 2,
     ]
     for array, may_attend in zip(arrays(offset), rules, strict=True):
-      np.testing.assert_array_equal(array, allowed_pairs(may_attend, (T, S)))
+      chex.assert_trees_all_equal(array, allowed_pairs(may_attend, (T, S)))
 
 
 def test_joined_masks_broadcast():
@@ -188,13 +171,13 @@ def test_joined_masks_broadcast():
     jnp.asarray(ALLOWED[0])
   )
   desired = allowed_pairs(lambda b, n, t, s: s < SOURCE_LENGTHS[b] and ALLOWED[0, n, t, s])
-  np.testing.assert_array_equal(mask.materialize(T, S), desired)
+  chex.assert_trees_all_equal(mask.materialize(T, S), desired)
 
 
 def test_lengths_make_a_batch_of_masks():
   array = masks.lengths(source=jnp.asarray(SOURCE_LENGTHS)).materialize(T, S)
   desired = allowed_pairs(lambda b, t, s: s < SOURCE_LENGTHS[b], (B, T, S))
-  np.testing.assert_array_equal(np.broadcast_to(array, (B, T, S)), desired)
+  chex.assert_trees_all_equal(np.broadcast_to(array, (B, T, S)), desired)
 
 
 @pytest.mark.parametrize("join", ["&", "|"])
@@ -208,66 +191,37 @@ def test_arrays_join_masks_on_either_side(join, array):
     joined, desired = (allowed | prefix, prefix | allowed), ALLOWED[0, 0] | first_two
   for mask in joined:
     assert isinstance(mask, attention.Mask)
-    np.testing.assert_array_equal(mask.materialize(T, S), desired)
+    chex.assert_trees_all_equal(mask.materialize(T, S), desired)
 
 
-@few_kinds
-@engines
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("kind", SCORES)
 def test_masked_keys_equal_deleted_keys(kind, implementation):
   kept = np.array([True, False, True, True, False])
-  inputs = draw(kind, bias="TS")
-  mask = np.broadcast_to(kept, (T, S))
-  context, weights, logsumexp = results(kind, inputs, mask=mask, implementation=implementation)
-  deleted = inputs._replace(keys=inputs.keys[kept], values=inputs.values[kept], bias=inputs.bias[:, kept])
-  desired = expected(kind, deleted)
-  assert_close(context, desired.context, FLOAT32)
-  assert_close(weights[:, kept], desired.weights, FLOAT32)
-  np.testing.assert_array_equal(weights[:, ~kept], np.zeros((T, 2)))
-  assert_close(logsumexp, desired.logsumexp, FLOAT32)
-
-
-@engines
-def test_large_masked_scores_are_ignored(implementation):
-  # The masked score is 2e4 above the allowed ones; it must not be the maximum that is subtracted.
-  inputs = Inputs(
-    np.float32([[1.0]]),
-    np.float32([[0.0], [1.0], [20_000.0]]),
-    np.float32([[1.0], [1.0], [1.0]]),
-    parameters={"scale": np.float32(1.0)},
+  inputs = draw(kind)
+  actual = attend_fully(inputs, mask=np.broadcast_to(kept, (B, T, S)), implementation=implementation)
+  deleted = inputs._replace(
+    keys=inputs.keys[:, kept], values=inputs.values[:, kept], bias=inputs.bias[:, kept]
   )
-  mask = np.array([True, True, False])
-  _, weights, _ = results("scaled_dot_product", inputs, mask=mask, implementation=implementation, alone=True)
-  assert_close(weights, [[0.268941421, 0.731058579, 0.0]], FLOAT32)
+  desired = attend_fully(deleted, implementation="dense")
+  chex.assert_trees_all_close(actual._replace(weights=actual.weights[..., kept]), desired, **FLOAT32)
+  chex.assert_trees_all_equal(actual.weights[..., ~kept], np.zeros((B, T, 2), np.float32))
 
 
-@pytest.mark.parametrize("score", [-1e4, -1e10, -1e30, -3e38])
-@engines
-def test_lowest_scores_are_not_masked(score, implementation):
-  # Masking must not use a finite score: a single allowed key with any score has weight 1.
-  inputs = Inputs(
-    np.float32([[1.0]]),
-    np.float32([[score], [0.0]]),
-    np.float32([[7.0], [11.0]]),
-    parameters={"scale": np.float32(1.0)},
+@pytest.mark.parametrize("score", [-1e4, -1e30, -3e38, 2e4])
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_masking_uses_no_finite_score(score, implementation):
+  # A single allowed key with any score has weight 1, also if the masked score is far above or below it.
+  keys, values = np.float32([[score], [0.0]]), np.float32([[7.0], [11.0]])
+  inputs = Inputs(attention.ScaledDotProduct(1.0), np.float32([[1.0]]), keys, values)
+  context, weights, logsumexp = attend_fully(
+    inputs, mask=np.array([True, False]), implementation=implementation
   )
-  mask = np.array([True, False])
-  context, weights, logsumexp = results(
-    "scaled_dot_product", inputs, mask=mask, implementation=implementation, alone=True
-  )
-  np.testing.assert_array_equal(weights, [[1.0, 0.0]])
-  np.testing.assert_array_equal(context, [[7.0]])
-  np.testing.assert_array_equal(logsumexp, np.float32([score]))
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32])
-def test_masks_must_be_boolean(dtype):
-  inputs = draw("cosine")
-  with pytest.raises(ValueError, match=r"mask[\s\S]*bias"):
-    attend("cosine", inputs, mask=jnp.zeros(DIMS["TS"], dtype))
-  with pytest.raises(ValueError, match="bool"):
-    masks.from_array(jnp.zeros(DIMS["TS"], dtype))
-  with pytest.raises(ValueError, match=r"mask[\s\S]*bool"):
-    attention.masked_softmax(jnp.zeros(DIMS["TS"]), jnp.zeros(DIMS["TS"], dtype))
+  chex.assert_trees_all_equal(weights, np.float32([[1.0, 0.0]]))
+  chex.assert_trees_all_equal(context, np.float32([[7.0]]))
+  chex.assert_trees_all_equal(logsumexp, np.float32([score]))
+  weights = attend_fully(inputs, mask=np.array([False, True]), implementation=implementation).weights
+  chex.assert_trees_all_equal(weights, np.float32([[0.0, 1.0]]))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -277,44 +231,40 @@ def test_masked_softmax_ignores_masked_scores(dtype):
   exponentials = np.where(mask, np.exp(scores.astype(np.float64)), 0)
   totals = exponentials.sum(axis=-1, keepdims=True)
   desired = exponentials / np.where(totals == 0, 1, totals)
+  tolerance = 4e-6 if dtype == jnp.float32 else 2.0**-8
   for given in (scores, replaced(scores, np.broadcast_to(~mask, scores.shape), np.nan)):
-    weights = jax.jit(attention.masked_softmax)(given, mask)
+    weights = attention.masked_softmax(given, mask)
     assert weights.dtype == dtype
-    assert_close(weights, desired, FLOAT32 if dtype == jnp.float32 else 2.0**-8)
+    np.testing.assert_allclose(np.float64(weights), desired, rtol=tolerance, atol=tolerance)
 
 
-def test_masked_softmax_empty_row_gradient():
+def test_masked_softmax_gradient():
   mask = (np.arange(T) != 1)[:, None]
   scores = np.random.default_rng(0).normal(size=(T, S)).astype(np.float32)
-
-  @jax.jit
-  @jax.grad
-  def slopes(scores):
-    return jnp.sum(attention.masked_softmax(scores, mask) ** 2)
-
+  slopes = jax.grad(lambda scores: jnp.sum(attention.masked_softmax(scores, mask) ** 2))(scores)
   p = np.exp(scores.astype(np.float64))
   p = np.where(mask, p / p.sum(axis=-1, keepdims=True), 0)
   # d sum(p^2) / d score_j = 2 p_j (p_j - sum(p^2)).
-  assert_close(slopes(scores), 2 * p * (p - np.sum(p**2, axis=-1, keepdims=True)), FLOAT32)
-  np.testing.assert_array_equal(slopes(scores)[1], np.zeros(S))
+  np.testing.assert_allclose(slopes, 2 * p * (p - np.sum(p**2, axis=-1, keepdims=True)), **FLOAT32)
+  chex.assert_trees_all_equal(slopes[1], np.zeros(S, np.float32))
 
 
 def test_bounds_of_any_integer_dtype():
   desired = masks.sliding_window(1, 0).materialize(3, 3)
   for kind in (np.uint8, np.int8, np.uint32):
-    np.testing.assert_array_equal(masks.sliding_window(kind(1), kind(0)).materialize(3, 3), desired)
+    chex.assert_trees_all_equal(masks.sliding_window(kind(1), kind(0)).materialize(3, 3), desired)
     bounds = np.array([1], kind), np.array([0], kind)
-    np.testing.assert_array_equal(masks.sliding_window(*bounds).materialize(3, 3)[0], desired)
+    chex.assert_trees_all_equal(masks.sliding_window(*bounds).materialize(3, 3)[0], desired)
   assert not np.any(masks.sliding_window(-(2**31), 2**31 - 1).materialize(3, 3))
 
 
 def test_largest_bounds_allow_everything():
   greatest = np.iinfo(np.int32).max
-  np.testing.assert_array_equal(masks.causal(greatest).materialize(3, 5), np.ones((3, 5)))
-  np.testing.assert_array_equal(masks.causal(-greatest).materialize(3, 5), np.zeros((3, 5)))
+  chex.assert_trees_all_equal(masks.causal(greatest).materialize(3, 5), np.ones((3, 5)))
+  chex.assert_trees_all_equal(masks.causal(-greatest).materialize(3, 5), np.zeros((3, 5)))
   window = masks.sliding_window(greatest, greatest)
-  np.testing.assert_array_equal(window.materialize(3, 5), np.ones((3, 5)))
-  np.testing.assert_array_equal(masks.sliding_window(0, greatest).materialize(3, 5), np.triu(np.ones((3, 5))))
+  chex.assert_trees_all_equal(window.materialize(3, 5), np.ones((3, 5)))
+  chex.assert_trees_all_equal(masks.sliding_window(0, greatest).materialize(3, 5), np.triu(np.ones((3, 5))))
 
 
 def test_masks_accept_lists():
@@ -324,3 +274,69 @@ def test_masks_accept_lists():
   np.testing.assert_array_equal(
     (masks.segments([0, 1], [0, 0, 1]) & [True, False, True]).materialize(2, 3), [[1, 0, 0], [0, 0, 1]]
   )
+
+
+# Biases: arrays, and functions of the two indices.
+
+RANDOM = np.random.default_rng(2)
+ARRAYS = {axes: np.float32(RANDOM.normal(size=DIMS[axes])) for axes in ("", "S", "T1", "N1S", "B1TS", "BNTS")}
+SLOPES = RANDOM.uniform(size=(N, 1, 1)).astype(np.float32)
+FUNCTIONS = {
+  "table": lambda t, s: jnp.asarray(ARRAYS["BNTS"])[..., t, s],
+  "slopes": lambda t, s: SLOPES * (t - s)[None].astype(jnp.float32),
+  "target": lambda t, s: t.astype(jnp.float32) / 3,
+  "source": lambda t, s: s.astype(jnp.float32) / 3,
+  "masking": lambda t, s: jnp.where(s <= t, 0.5, -jnp.inf),
+}
+
+
+@pytest.fixture(scope="module")
+def results_by_bias(inputs):
+  """Returns the results by bias and engine, computed as one program."""
+
+  @jax.jit
+  def run(inputs):
+    return {
+      (name, engine): attend_fully(inputs._replace(bias=bias), implementation=engine)
+      for name, bias in (ARRAYS | FUNCTIONS).items()
+      for engine in ("dense", "blockwise")
+    }
+
+  return run(inputs)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("name", [*ARRAYS, *FUNCTIONS])
+def test_biases_are_added_to_scores(name, implementation, inputs, results_by_bias):
+  t, s = np.arange(T)[:, None], np.arange(S)[None]
+  array = ARRAYS[name] if name in ARRAYS else FUNCTIONS[name](t, s)
+  bias = np.broadcast_to(array, (B, N, T, S))
+  desired = expected("scaled_dot_product", inputs._replace(bias=bias))
+  # Biases of up to 5 in size.
+  chex.assert_trees_all_close(results_by_bias[name, implementation], desired, rtol=8e-6, atol=8e-6)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_bias_functions_get_integer_indices(implementation):
+  indices = []
+
+  def bias(t, s):
+    indices.append((t, s))
+    return (t - s).astype(jnp.float32)
+
+  attend(draw("cosine")._replace(bias=bias), implementation=implementation)
+  for t, s in indices:
+    assert t.ndim == s.ndim == 2 and t.shape[1] == s.shape[0] == 1
+    assert jnp.issubdtype(t.dtype, jnp.integer) and jnp.issubdtype(s.dtype, jnp.integer)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.usefixtures("float64")
+def test_bias_below_score_range_masks(implementation):
+  lowest = np.finfo(np.float64).min
+  inputs = draw("scaled_dot_product")
+  bias = replaced(np.float64(inputs.bias), np.s_[:, 2], lowest)
+  bias[1] = lowest
+  desired = expected("scaled_dot_product", inputs._replace(bias=np.where(bias == lowest, -np.inf, bias)))
+  given = inputs._replace(keys=replaced(inputs.keys, np.s_[:, 2], np.nan), bias=bias)
+  chex.assert_trees_all_close(attend_fully(given, implementation=implementation), desired, **FLOAT32)

@@ -1,0 +1,60 @@
+"""Point 10 of the contract: "blockwise" never stores an array over all queries and keys."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import SCORES, Inputs, attend
+
+import attention
+from attention import masks, positions
+
+T, S, H, D = 1031, 1033, 8, 6
+
+
+def assert_no_array_of_pairs(loss, inputs):
+  """Asserts that no array of either pass is as large as all pairs."""
+  program = str(jax.make_jaxpr(jax.value_and_grad(loss))(inputs))
+  shapes = [tuple(map(int, sizes.split(","))) for sizes in re.findall(r"\[(\d+(?:,\d+)*)\]", program)]
+  assert any(T in shape for shape in shapes) and any(S in shape for shape in shapes)
+  assert max(map(math.prod, shapes)) < T * S
+
+
+def draw_long(kind):
+  parameter = np.full([H] * len(SCORES[kind].axes), 0.1, np.float32)
+  vectors = (np.zeros(shape, np.float32) for shape in ((T, H), (S, H), (S, D)))
+  return Inputs(SCORES[kind].score(parameter), *vectors)
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_scores_are_never_all_stored(kind):
+  def loss(inputs):
+    return jnp.sum(attend(inputs, mask=masks.causal(), implementation="blockwise", block_sizes=(128, 128)))
+
+  assert_no_array_of_pairs(loss, draw_long(kind))
+
+
+OPTIONS = {
+  "dropout": {"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)},
+  "window": {"mask": masks.sliding_window(100, 0)},
+  "lengths": {"mask": masks.lengths(source=np.int32(1000))},
+  "function": {"mask": masks.from_function(lambda t, s: (t - s) % 7 != 0)},
+  "alibi": {"bias": positions.ALiBi(np.float32(0.1))},
+  "sparsemax": {"normalizer": attention.Sparsemax()},
+  "entmax15": {"normalizer": attention.Entmax15()},
+  "stick_breaking": {"normalizer": attention.StickBreaking()},
+  "sigmoid": {"normalizer": attention.Sigmoid()},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_options_are_never_all_stored(options):
+  options = {"implementation": "blockwise", "block_sizes": (128, 128)} | options
+
+  def loss(inputs):
+    return jnp.sum(attention.scaled_dot_product_attention(*inputs[1:4], **options))
+
+  assert_no_array_of_pairs(loss, draw_long("scaled_dot_product"))
