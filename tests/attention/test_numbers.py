@@ -148,20 +148,6 @@ def test_known_arrays_are_accepted_inside_jit():
   np.testing.assert_allclose(rotated, positions.rotary(x, jnp.arange(3), base=5e5), rtol=1e-6)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-def test_traced_dropout_rates(implementation):
-  x, key = jax.random.normal(jax.random.key(1), (3, 2)), jax.random.key(0)
-
-  @jax.jit
-  def loss(x, rate):
-    options = {"dropout_rate": rate, "dropout_rng": key, "implementation": implementation}
-    return jnp.sum(attention.scaled_dot_product_attention(x, x, x, **options) ** 2)
-
-  of_x, of_rate = jax.grad(loss, argnums=(0, 1))(x, 0.25)
-  assert np.any(of_x) and of_rate == 0
-  np.testing.assert_array_equal(jax.grad(loss)(x, 1.0), np.zeros((3, 2)))
-
-
 def test_dropout_rates_below_one():
   def attend(rate):
     return attention.scaled_dot_product_attention(X, X, X, dropout_rate=rate, dropout_rng=KEY)

@@ -1,252 +1,38 @@
-"""Properties of the blockwise engine: linear memory, skipped tiles, equal results for all block sizes.
-
-That results are correct, in blocks that do not divide T and S, is tested by the tests of the contract.
-"""
+"""Tiles of the blockwise engine: skipped, cut, and padded; tests/contract compares all its results."""
 
 import dataclasses
-import functools
-import itertools
-import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import (
-  BLOCK_SIZES,
-  DIMS,
-  FLOAT32,
-  SCORES,
-  always,
-  assert_close,
-  assert_trees_close,
-  draw,
-  draw_loss,
-  expected,
-  expected_gradients,
-  narrow,
-)
 
 import attention
 from attention import masks, positions
 from attention.arrays import device
-from attention.engines import plan as plan_module
+from attention.engines import plan
 
-B, T, S = DIMS["BTS"]
-
-
-def largest_array(program):
-  """Returns the number of elements of the largest array in a compiled program."""
-  shapes = re.findall(r"[a-z]+\d*\[([\d,]*)\]", program.as_text())
-  return max(
-    int(np.prod([int(size) for size in shape.split(",") if size], dtype=np.int64)) for shape in shapes
-  )
+B, N, T, S, H, D = 2, 7, 3, 5, 11, 13
+CLOSE = {"rtol": 3e-5, "atol": 3e-5}
 
 
-def compiled(kind, length, mask, derivative):
-  """Returns the compiled program of self-attention with one head, as a function of the score's parameters
-  too.
-  """
-  width = 8
-  parameters = {
-    name: np.ones((width,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
-  }
-  vectors = np.ones((1, length, width), np.float32)
-
-  def loss(parameters, *vectors):
-    score = SCORES[kind].score(**parameters)
-    outputs = attention.attend(
-      score, *vectors, mask=mask, return_logsumexp=True, implementation="blockwise", block_sizes=(64, 64)
-    )
-    return sum(jnp.sum(output**2) for output in jax.tree.leaves(outputs))
-
-  inputs = parameters, vectors, vectors, vectors
-  functions = {
-    "none": loss,
-    "gradient": jax.grad(loss, (0, 1, 2, 3)),
-    "tangent": lambda *inputs: jax.jvp(loss, inputs, inputs),
-    "hessian_vector_product": lambda *inputs: jax.jvp(jax.grad(loss, (0, 1, 2, 3)), inputs, inputs),
-  }
-  return jax.jit(functions[derivative]).lower(*inputs).compile()
+def draw(*shapes):
+  rng = np.random.default_rng(0)
+  return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
-def test_values_of_no_width_need_no_array_of_pairs():
-  def logsumexp(vectors):
-    return attention.scaled_dot_product_attention(
-      vectors, vectors, vectors[..., :0], return_logsumexp=True, implementation="blockwise"
-    ).logsumexp
+def assert_equals_dense(function, *arrays):
+  """Asserts that the results and gradients of function(implementation, *arrays) equal those of "dense"."""
 
-  program = (
-    jax.jit(jax.grad(lambda vectors: jnp.sum(logsumexp(vectors)))).lower(jnp.ones((1, 4096, 8))).compile()
-  )
-  assert program.memory_analysis().temp_size_in_bytes < 4096 * 4096
+  def both_passes(implementation):
+    def loss(arrays):
+      context = function(implementation, *arrays)
+      return jnp.sum(jnp.sin(context)), context
 
+    return jax.jit(jax.grad(loss, has_aux=True))(arrays)
 
-@pytest.mark.parametrize(
-  ("kind", "derivative"),
-  always(
-    *((kind, "gradient") for kind in ("scaled_dot_product", "additive")),
-    of=[
-      *((kind, "gradient") for kind in SCORES),
-      *((kind, "none") for kind in ("scaled_dot_product", "user_defined")),
-      *((kind, "tangent") for kind in ("additive", "user_defined")),
-      *((kind, "hessian_vector_product") for kind in ("scaled_dot_product", "user_defined")),
-    ],
-  ),
-)
-def test_program_has_no_array_of_pairs(kind, derivative):
-  length = 1024
-  program = compiled(kind, length, masks.causal(), derivative)
-  # A tile of 64 x 64 pairs, times the width 8 for a score that does not reduce it.
-  assert largest_array(program) <= max(length * 8 * 4, 64 * 64 * 8)
-  assert program.memory_analysis().temp_size_in_bytes < length * length * 4
-
-
-NUM_HEADS = 2
-OPTIONS = {
-  "dropout": lambda length: {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)},
-  "alibi": lambda length: {"bias": positions.ALiBi(np.ones(NUM_HEADS, np.float32))},
-  "relative_positions": lambda length: {
-    "bias": positions.RelativePositionBias(np.ones((NUM_HEADS, 8), np.float32))
-  },
-  "bias_of_keys": lambda length: {"bias": np.ones((NUM_HEADS, 1, length), np.float32)},
-  "bias_of_positions": lambda length: {"bias": lambda t, s: jnp.cos((t - s).astype(jnp.float32))},
-  "soft_cap": lambda length: {"score": attention.SoftCap(attention.ScaledDotProduct(), 7.0)},
-  "lengths": lambda length: {"mask": masks.lengths(source=np.array([length - 1, 3]))},
-  "segments": lambda length: {"mask": masks.segments(np.arange(length) // 5, np.arange(length) // 5)},
-  "window": lambda length: {"mask": masks.sliding_window(7, 7)},
-  "window_of_each_head": lambda length: {"mask": masks.sliding_window(np.array([7, 900]), 0)},
-}
-
-
-@pytest.mark.parametrize(
-  ("option", "num_key_heads"),
-  always(
-    *(("lengths", NUM_HEADS), ("window_of_each_head", 1)),
-    of=list(itertools.product(OPTIONS, (1, NUM_HEADS))),
-  ),
-)
-def test_no_option_makes_array_of_pairs(option, num_key_heads):
-  length, width = 1024, 8
-  queries = np.ones((NUM_HEADS, length, width), np.float32)
-  keys = np.ones((num_key_heads, length, width), np.float32)
-
-  def loss(options, *vectors):
-    return jnp.sum(
-      attention.attend_heads(*vectors, **options, implementation="blockwise", block_sizes=(64, 64)) ** 2
-    )
-
-  options = OPTIONS[option](length)
-  program = (
-    jax.jit(jax.grad(functools.partial(loss, options), (0, 1, 2))).lower(queries, keys, keys).compile()
-  )
-  assert largest_array(program) <= NUM_HEADS * length * width * 4
-  assert program.memory_analysis().temp_size_in_bytes < length * length * 4
-
-
-NORMALIZERS = {
-  "sink": attention.Softmax(sink=0.5),
-  "sparsemax": attention.Sparsemax(),
-  "entmax15": attention.Entmax15(),
-  "sigmoid": attention.Sigmoid(subtract_log_length=True),
-  "softpick": attention.Softpick(),
-  "stick_breaking": attention.StickBreaking(),
-}
-
-
-@pytest.mark.parametrize("normalizer", always("sparsemax", "stick_breaking", of=NORMALIZERS))
-@pytest.mark.parametrize(
-  "derivative", always("gradient", of=["gradient", "tangent", "hessian_vector_product"])
-)
-def test_no_normalizer_makes_array_of_pairs(normalizer, derivative):
-  length, width = 1024, 8
-  vectors = (np.ones((length, width), np.float32),) * 3
-
-  def loss(*vectors):
-    context = attention.scaled_dot_product_attention(
-      *vectors,
-      mask=masks.causal(),
-      normalizer=NORMALIZERS[normalizer],
-      implementation="blockwise",
-      block_sizes=(64, 64),
-    )
-    return jnp.sum(context**2)
-
-  gradient = jax.grad(loss, (0, 1, 2))
-  function = {
-    "gradient": lambda vectors: gradient(*vectors),
-    "tangent": lambda vectors: jax.jvp(loss, vectors, vectors),
-    "hessian_vector_product": lambda vectors: jax.jvp(gradient, vectors, vectors),
-  }[derivative]
-  program = jax.jit(function).lower(vectors).compile()
-  assert largest_array(program) <= length * width * 4
-  assert program.memory_analysis().temp_size_in_bytes < length * length
-
-
-def test_unread_weights_are_not_computed():
-  length = 4200  # more pairs than "auto" stores
-  vectors = np.ones((length, 8), np.float32)
-
-  def loss(*vectors):
-    return jnp.sum(attention.scaled_dot_product_attention(*vectors, return_weights=True).context ** 2)
-
-  program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(vectors, vectors, vectors).compile()
-  assert program.memory_analysis().temp_size_in_bytes < length * length
-
-
-@pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
-def test_temporary_memory_grows_with_the_length(kind):
-  short, long = (
-    compiled(kind, length, None, "gradient").memory_analysis().temp_size_in_bytes for length in (2048, 8192)
-  )
-  assert long < 4.5 * short
-
-
-@pytest.mark.parametrize(
-  ("kind", "is_causal"),
-  always(
-    *(("scaled_dot_product", True), ("additive", False)),
-    of=list(itertools.product(("scaled_dot_product", "additive", "bilinear", "cosine"), (False, True))),
-  ),
-)
-def test_long_heads_need_little_memory(kind, is_causal):
-  mask = masks.causal() if is_causal else None
-  vectors = np.ones((16384, 64), np.float32)
-  parameters = {
-    name: np.ones((64,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
-  }
-
-  def both_passes(parameters, of_context, *vectors):
-    def attend(parameters, *vectors):
-      return attention.attend(
-        SCORES[kind].score(**parameters), *vectors, mask=mask, implementation="blockwise"
-      )
-
-    context, gradients = jax.vjp(attend, parameters, *vectors)
-    return context, gradients(of_context)
-
-  program = jax.jit(both_passes).lower(parameters, *(vectors,) * 4).compile()
-  assert program.memory_analysis().temp_size_in_bytes <= 64 * 2**20
-
-
-@pytest.mark.parametrize("kind", always("scaled_dot_product", "user_defined", of=SCORES))
-def test_parallel_tiles_have_bounded_memory(kind, monkeypatch, fresh_programs):
-  # As on a GPU, with default block sizes, for a batch with heads.
-  monkeypatch.setattr(device, "is_cpu", lambda: False)
-  monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
-  monkeypatch.setattr(plan_module, "default_block_sizes", lambda *_: (32, 64))
-  parameters = {name: np.ones((4,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()}
-  vectors = np.ones((2, 3, 512, 4), np.float32)
-
-  def loss(parameters, *vectors):
-    score = SCORES[kind].score(**parameters)
-    return jnp.sum(attention.attend(score, *vectors, implementation="blockwise") ** 2)
-
-  program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(parameters, vectors, vectors, vectors).compile()
-  # A score with few terms, or one that does not reduce them, has the width 4 in its tiles.
-  assert largest_array(program) <= max(
-    vectors.size, 2**12 * (4 if kind in ("user_defined", "additive") else 1)
-  )
+  chex.assert_trees_all_close(both_passes("blockwise"), both_passes("dense"), **CLOSE)
 
 
 @jax.tree_util.register_dataclass
@@ -282,33 +68,20 @@ def test_empty_tiles_are_skipped(mask, count):
   assert len(calculated) == count
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
-def test_vmap_gradient_equals_a_loop(kind):
+@pytest.mark.parametrize("kind", [attention.ScaledDotProduct(), attention.Additive(np.float32(H * [0.3]))])
+def test_vmapped_lengths_skip_other_tiles(kind):
   # Each batch element has other empty tiles, and one uses another formula for additive scores.
-  inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD"))
-  inputs = inputs._replace(queries=inputs.queries * np.float32([1, 50])[:, None, None])
-  lengths = np.array([5, 1])
+  queries, keys, values = draw((B, T, H), (B, S, H), (B, S, D))
+  queries *= np.float32([1, 50])[:, None, None]
 
-  def run(parameters, queries, keys, values, length):
-    context = attention.attend(
-      SCORES[kind].score(**parameters),
-      queries,
-      keys,
-      values,
-      mask=masks.prefix(length),
-      implementation="blockwise",
-      block_sizes=BLOCK_SIZES,
-    )
-    return context
+  def run(implementation, *vectors):
+    def one(length, *vectors):
+      options = {"mask": masks.prefix(length), "implementation": implementation, "block_sizes": (2, 2)}
+      return attention.attend(kind, *vectors, **options)
 
-  def loss(inputs):
-    return jnp.sum(jax.vmap(run, (None, 0, 0, 0, 0))(inputs.parameters, *inputs[:3], lengths) ** 2)
+    return jax.vmap(one)(jnp.array([5, 1]), *vectors)
 
-  def loss_of_loop(inputs):
-    contexts = [run(inputs.parameters, *(array[b] for array in inputs[:3]), lengths[b]) for b in range(B)]
-    return sum(jnp.sum(context**2) for context in contexts)
-
-  assert_trees_close(jax.jit(jax.grad(loss))(inputs), jax.jit(jax.grad(loss_of_loop))(inputs), FLOAT32)
+  assert_equals_dense(run, queries, keys, values)
 
 
 def test_lengths_and_segments_are_not_constants():
@@ -320,126 +93,45 @@ def test_lengths_and_segments_are_not_constants():
     traced.append(1)
     mask = masks.lengths(source=lengths) & masks.segments(segments, segments)
     return attention.scaled_dot_product_attention(
-      vectors, vectors, vectors, mask=mask, implementation="blockwise", block_sizes=BLOCK_SIZES
+      vectors, vectors, vectors, mask=mask, implementation="blockwise", block_sizes=(2, 2)
     )
 
-  results = [
-    run(jnp.asarray(lengths), jnp.asarray(segments))
-    for lengths, segments in (([1, 2], [[0, 0, 0]] * 2), ([3, 0], [[0, 1, 1]] * 2))
-  ]
+  first = run(jnp.asarray([1, 2]), jnp.asarray([[0, 0, 0]] * 2))
+  second = run(jnp.asarray([3, 0]), jnp.asarray([[0, 1, 1]] * 2))
   assert len(traced) == 1
-  np.testing.assert_allclose(results[0], np.ones((B, T, 2)), rtol=1e-6)
-  np.testing.assert_allclose(results[1], np.stack([np.ones((T, 2)), np.zeros((T, 2))]), rtol=1e-6)
+  np.testing.assert_allclose(first, np.ones((B, T, 2)), rtol=1e-6)
+  np.testing.assert_allclose(second, np.stack([np.ones((T, 2)), np.zeros((T, 2))]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", always("bilinear", "additive", of=SCORES))
-def test_all_tiles_at_once(kind, monkeypatch, fresh_programs):
-  # As on a GPU.
-  monkeypatch.setattr(device, "is_cpu", lambda: False)
-  inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
-  allowed = np.tri(T, S, dtype=bool) & (np.arange(S) < 4)
-  desired = expected(kind, inputs, mask=allowed)
-  of_loss = draw_loss(desired)
-
-  def run(inputs):
-    return tuple(
-      attention.attend(
-        SCORES[kind].score(**inputs.parameters),
-        *inputs[:3],
-        mask=masks.causal() & masks.prefix(4),
-        return_weights=True,
-        return_logsumexp=True,
-        implementation="blockwise",
-        block_sizes=BLOCK_SIZES,
-      )
-    )
-
-  outputs, pull = jax.vjp(jax.jit(run), inputs)
-  slopes = pull(tuple(jnp.asarray(array, jnp.float32) for array in of_loss))[0]
-  assert_trees_close(outputs, tuple(desired), FLOAT32)
-  assert_trees_close(slopes, expected_gradients(kind, inputs, of_loss, mask=allowed), 8 * FLOAT32)
-
-
-def test_unnamed_axes_may_differ_by_head():
-  inputs = draw("user_defined", "BNTH", "BNSH", "BNSD")
-  temperature = np.linspace(0.1, 0.7, DIMS.N, dtype=np.float32)
-
-  def run(temperature):
-    score = SCORES["user_defined"].score(temperature)
-    return attention.attend(score, *inputs[:3], implementation="blockwise", block_sizes=BLOCK_SIZES)
-
-  desired = expected("user_defined", inputs._replace(parameters={"temperature": temperature}))
-  assert_close(jax.jit(run)(temperature), desired.context, FLOAT32)
-
-
-def test_bias_functions_may_differ_by_head():
-  inputs = draw("scaled_dot_product", "BNTH", "B1SH", "B1SD")
-  slopes = np.linspace(-0.5, 0.5, DIMS.N, dtype=np.float32)
-
-  def run(slopes, implementation):
-    def bias(t, s):
-      return slopes[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
-
-    return attention.scaled_dot_product_attention(
-      *inputs[:3], bias=bias, implementation=implementation, block_sizes=BLOCK_SIZES
-    )
-
-  distance = np.abs(np.arange(T)[:, None] - np.arange(S))
-  desired = expected(
-    "scaled_dot_product",
-    inputs._replace(bias=slopes[:, None, None] * distance, parameters={"scale": DIMS.H**-0.5}),
-  )
-  assert_close(jax.jit(run, static_argnums=1)(slopes, "blockwise"), desired.context, FLOAT32)
-  of_loss = np.random.default_rng(1).normal(size=desired.context.shape).astype(np.float32)
-  gradients = [
-    jax.jit(jax.grad(lambda slopes, engine=engine: jnp.sum(of_loss * run(slopes, engine))))(slopes)
-    for engine in ("blockwise", "dense")
-  ]
-  assert np.all(np.abs(gradients[0]) > 1e-3)
-  assert_close(*gradients, 8 * FLOAT32)
-
-
-@pytest.mark.parametrize("block_sizes", [(0, 2), (2,), 2, (2, -1), (2.0, 2), (True, 2)])
-def test_block_sizes_are_two_positive_numbers(block_sizes):
-  vectors = jnp.ones((T, 2))
-  with pytest.raises(ValueError, match=r"block_sizes must be (two positive|an) integer"):
-    attention.scaled_dot_product_attention(vectors, vectors, vectors, block_sizes=block_sizes)
-
-
-def test_huge_masked_values_do_not_overflow():
-  rng = np.random.default_rng(0)
-  queries, keys = (jnp.asarray(rng.normal(size=(size, 5)), jnp.float32) for size in (2, 8))
-  values = jnp.full((8, 3), 3e38).at[jnp.array([0, 5])].set(1.0)  # sums of the others overflow
-  allowed = jnp.zeros((2, 8), bool).at[0, 5].set(True).at[1, 0].set(True)
-  actual = attention.scaled_dot_product_attention(
-    queries, keys, values, mask=allowed, implementation="blockwise", block_sizes=(2, 4)
-  )
-  np.testing.assert_array_equal(actual, np.ones((2, 3), np.float32))
-
-
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-def test_modify_gets_positions(implementation):
-  rng = np.random.default_rng(0)
-  queries, keys, values = (jnp.asarray(rng.normal(size=(size, 5)), jnp.float32) for size in (3, 7, 7))
-  actual = attention.attend(
-    Distant(), queries, keys, values, implementation=implementation, block_sizes=(2, 4)
-  )
-  scores = np.einsum("TH,SH->TS", queries, keys) - 2.0 * np.arange(3)[:, None] * np.arange(7)[None, :]
-  weights = np.exp(scores - scores.max(-1, keepdims=True))
-  desired = weights @ np.asarray(values) / weights.sum(-1, keepdims=True)
-  np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
-
-
-@attention.register_pytree
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Distant(attention.Score):
-  """Dot products minus twice the product of the positions."""
+class OwnMask(masks.Mask):
+  """A mask whose arrays have their position axes not first."""
 
-  def scores(self, query_features, key_features):
-    return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+  axes = {"of_queries": "AT", "of_pairs": "SAT", "of_both": "TS"}
+  of_queries: jax.Array
+  of_pairs: jax.Array
+  of_both: jax.Array
 
-  def score_mod(self, scores, t, s):
-    return scores - 2.0 * (t * s).astype(scores.dtype)
+  def mask_mod(self, t, s):
+    allowed = jnp.all(self.of_queries, axis=-2)[..., :, None]
+    return allowed & jnp.swapaxes(jnp.any(self.of_pairs, axis=-2), -1, -2) & self.of_both
+
+
+@pytest.mark.parametrize(
+  ("both", "block_sizes"),
+  [((T, S), (2, 2)), ((1, S), (T, 2)), ((T, 1), (2, S)), ((1, 1), (2, 2))],
+)
+def test_arrays_are_cut_by_position(both, block_sizes):
+  rng = np.random.default_rng(0)
+  shapes = (B, 2, T), (B, S, 2, T), (B, *both)
+  mask = OwnMask(*(jnp.asarray(rng.random(shape) < 0.9) for shape in shapes))
+
+  def run(implementation, *vectors):
+    options = {"mask": mask, "implementation": implementation, "block_sizes": block_sizes}
+    return attention.scaled_dot_product_attention(*vectors, **options)
+
+  assert_equals_dense(run, *draw((B, T, H), (B, S, H), (B, S, D)))
 
 
 @attention.register_pytree
@@ -448,48 +140,193 @@ class OfEachHead(masks.Mask):
   """A mask with a leading axis that neither queries nor keys have."""
 
   def mask_mod(self, t, s):
-    return s[None] <= t[None] + jnp.arange(3)[:, None, None]
+    return s[None] <= t[None] + jnp.arange(N)[:, None, None]
 
 
-def test_mask_and_values_share_leading_axes():
-  rng = np.random.default_rng(0)
-  vectors = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((5, 4), (7, 4), (3, 7, 2))]
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Distant(attention.Score):
+  """Dot products times a number, which may differ by head, minus twice the product of the positions."""
 
-  def gradients(implementation):
-    def loss(*vectors):
-      return jnp.sum(
-        attention.scaled_dot_product_attention(
-          *vectors, mask=OfEachHead(), implementation=implementation, block_sizes=(2, 4)
-        )
-        ** 2
-      )
+  axes = {"factor": ""}
+  factor: jax.Array
 
-    return jax.jit(jax.grad(loss, (0, 1, 2)))(*vectors)
+  def scores(self, query_features, key_features):
+    return self.factor * jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
-  for actual, desired in zip(gradients("blockwise"), gradients("dense"), strict=True):
-    np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
+  def score_mod(self, scores, t, s):
+    return scores - 2.0 * (t * s).astype(scores.dtype)
 
 
-@pytest.mark.parametrize("block_sizes", [(4, 5), (5, 4)], ids=str)  # 5 times 4 tiles, and 4 times 5
-@pytest.mark.parametrize("most_pairs", [2**26, 60])  # all blocks of queries together; three, and a remainder
-@pytest.mark.parametrize("normalizer", [None, attention.Sigmoid()], ids=["softmax", "sigmoid"])
-def test_arrays_of_pairs_when_blocks_are_parallel(
-  normalizer, most_pairs, block_sizes, monkeypatch, fresh_programs
-):
-  # As on a GPU, where several blocks of queries are computed together.
+def test_components_may_differ_by_head():
+  slopes, factors = np.linspace(-0.5, 0.5, N, dtype=np.float32), np.linspace(0.1, 0.7, N, dtype=np.float32)
+
+  def run(implementation, slopes, factors, *vectors):
+    def bias(t, s):
+      return slopes[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
+
+    options = {"mask": OfEachHead(), "bias": bias, "implementation": implementation, "block_sizes": (2, 2)}
+    return attention.attend(Distant(factors), *vectors, **options)
+
+  assert_equals_dense(run, slopes, factors, *draw((T, H), (S, H), (N, S, D)))
+
+
+def test_score_mod_gets_positions():
+  queries, keys, values = draw((T, H), (S, H), (S, D))
+  for implementation in ("dense", "blockwise"):
+    options = {"implementation": implementation, "block_sizes": (2, 4)}
+    actual = attention.attend(Distant(np.float32(1)), queries, keys, values, **options)
+    scores = queries @ keys.T - 2.0 * np.arange(T)[:, None] * np.arange(S)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(actual, weights @ values / weights.sum(-1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize("block_sizes", [(0, 2), (2,), 2, (2, -1), (2.0, 2), (True, 2)])
+def test_invalid_block_sizes_raise(block_sizes):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match=r"block_sizes must be (two positive|an) integer"):
+    attention.scaled_dot_product_attention(vectors, vectors, vectors, block_sizes=block_sizes)
+
+
+# Positions beyond the end of the last block.
+
+TABLE = np.float32([1, -2, 3, -4, 5, -6, 7, -8])  # a bias for each of 8 buckets of distances
+BIASES = {
+  "number": np.float32(300),
+  "large": lambda t, s: 300 * s.astype(jnp.float32) + 0 * t.astype(jnp.float32),
+  "infinite": lambda t, s: 1 / (T - t).astype(jnp.float32) + 1 / (S - s).astype(jnp.float32),
+  "undefined": lambda t, s: jnp.take(np.ones((T, 1), np.float32), t[:, 0], axis=0),
+  "alibi": positions.ALiBi(np.float32(-300)),
+  "relative": positions.RelativePositionBias(TABLE, 4),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_positions_beyond_the_end_are_ignored(name):
+  def run(implementation, *vectors):
+    options = {"bias": BIASES[name], "implementation": implementation, "block_sizes": (2, 2)}
+    return attention.scaled_dot_product_attention(*vectors, **options)
+
+  assert_equals_dense(run, *draw((T, H), (S, H), (S, D)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Distance(attention.Score):
+  """A score without a derivative where query and key are equal."""
+
+  def scores(self, query_features, key_features):
+    difference = query_features[..., :, None, :] - key_features[..., None, :, :]
+    return -jnp.sqrt(jnp.sum(difference**2, axis=-1))
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_padding_never_meets_zero_vectors(zero):
+  vectors = draw((T, H), (S, H), (S, D))
+  vectors[zero][0] = 0
+
+  def run(implementation, *vectors):
+    return attention.attend(Distance(), *vectors, implementation=implementation, block_sizes=(2, 2))
+
+  assert_equals_dense(run, *vectors)
+
+
+# Numbers at the edge of their range.
+
+
+def test_huge_masked_values_do_not_overflow():
+  queries, keys = draw((2, 5), (8, 5))
+  values = jnp.full((8, 3), 3e38).at[jnp.array([0, 5])].set(1.0)  # sums of the others overflow
+  allowed = jnp.zeros((2, 8), bool).at[0, 5].set(True).at[1, 0].set(True)
+  options = {"mask": allowed, "implementation": "blockwise", "block_sizes": (2, 4)}
+  actual = attention.scaled_dot_product_attention(queries, keys, values, **options)
+  np.testing.assert_array_equal(actual, np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_huge_masked_values_and_second_derivatives(implementation):
+  queries, keys, values = draw((T, H), (S, H), (S, D))
+  options = {"mask": masks.prefix(S - 1), "implementation": implementation, "block_sizes": (2, 2)}
+
+  @jax.jit
+  def second(values):
+    def loss(queries):
+      return 1e6 * jnp.sum(attention.scaled_dot_product_attention(queries, keys, values, **options) ** 2)
+
+    return jax.grad(lambda queries: jnp.sum(jax.grad(loss)(queries) ** 2))(queries)
+
+  huge = values.copy()
+  huge[-1] = 3e38
+  np.testing.assert_array_equal(second(huge), second(values))
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("ulps", [0, 1, 2])
+def test_scores_near_lowest_finite_number(implementation, ulps):
+  lowest = np.finfo(np.float32).min
+  for _ in range(ulps):
+    lowest = np.nextafter(lowest, np.float32(0))
+  queries, keys, values = draw((T, H), (S, H), (S, D))
+
+  @jax.jit
+  def loss(queries):
+    options = {"implementation": implementation, "block_sizes": (2, 2)}
+    bias = np.full((T, S), lowest)
+    context = attention.scaled_dot_product_attention(queries, keys, values, bias=bias, **options)
+    return jnp.sum(context**2), context
+
+  # This bias absorbs all digits of the scores, so all weights are equal, and gradients those of zero scores.
+  def of_equal_weights(queries):
+    scores = queries @ keys.T / np.sqrt(np.float32(H))
+    scores -= jax.lax.stop_gradient(scores)
+    return jnp.sum((jax.nn.softmax(scores) @ values) ** 2)
+
+  gradient, context = jax.grad(loss, has_aux=True)(queries)
+  np.testing.assert_allclose(context, np.broadcast_to(np.mean(values, axis=0), (T, D)), rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(gradient, jax.grad(of_equal_weights)(queries), **CLOSE)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_huge_masked_keys_under_a_cap(implementation):
+  queries, keys, values = draw((5, 16), (5, 16), (5, 3))
+  mask = np.arange(5)[None] < 4
+
+  @jax.jit
+  def derivatives(last):
+    def loss(arrays):
+      *arrays, cap = arrays
+      score = attention.SoftCap(attention.ScaledDotProduct(), cap)
+      return jnp.sum(attention.attend(score, *arrays, mask=mask, implementation=implementation) ** 2)
+
+    arrays = 10 * queries, jnp.where(mask.T, keys, last), values, jnp.float32(5.0)
+    return jax.jvp(jax.grad(loss), (arrays,), (arrays,))
+
+  huge, small = derivatives(np.float32(3e38)), derivatives(np.float32(1.0))
+  chex.assert_tree_all_finite(huge)
+  for actual, desired in zip(huge, small, strict=True):
+    chex.assert_trees_all_close(actual[2:], desired[2:], **CLOSE)
+
+
+# Tiles in parallel, as on accelerators. There is no public option: on a CPU, tiles are computed one by one.
+
+
+@pytest.fixture(params=[2**26, 60], ids=["all_blocks_together", "three_and_a_remainder"])
+def tiles_in_parallel(request, monkeypatch):
   monkeypatch.setattr(device, "is_cpu", lambda: False)
-  monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", most_pairs)
+  monkeypatch.setattr(plan, "PAIRS_IN_PARALLEL", request.param)
+
+
+@pytest.mark.usefixtures("tiles_in_parallel")
+@pytest.mark.parametrize("normalizer", [None, attention.Sigmoid()], ids=["softmax", "sigmoid"])
+@pytest.mark.parametrize(
+  "score", [attention.ScaledDotProduct(), attention.Additive(np.float32([0.3] * 7))], ids=["dot", "additive"]
+)
+def test_parallel_tiles_equal_dense(score, normalizer):
   rng = np.random.default_rng(0)
-  vectors = [rng.standard_normal((2, 3, 19, 7), dtype=np.float32) for _ in range(3)]
-  bias = rng.standard_normal((3, 19, 19), dtype=np.float32)
   mask = rng.random((2, 1, 19, 19)) < 0.7
 
-  def both_passes(implementation):
-    def loss(bias, *vectors):
-      options = {"normalizer": normalizer, "implementation": implementation, "block_sizes": block_sizes}
-      context = attention.scaled_dot_product_attention(*vectors, mask=mask, bias=bias, **options)
-      return jnp.sum(context**2), context
+  def run(implementation, bias, *vectors):
+    options = {"mask": mask, "bias": bias, "normalizer": normalizer}
+    return attention.attend(score, *vectors, **options, implementation=implementation, block_sizes=(4, 5))
 
-    return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(bias, *vectors)
-
-  assert_trees_close(both_passes("blockwise"), both_passes("dense"), 64 * FLOAT32)
+  assert_equals_dense(run, *draw((3, 19, 19), *[(2, 3, 19, 7)] * 3))
