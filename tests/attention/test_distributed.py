@@ -3,16 +3,20 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import FLOAT32, SCORES, always, assert_close, assert_trees_close, draw, replaced
 from jax.sharding import AxisType, PartitionSpec
 
 import attention
 from attention import masks, positions
 from attention.arrays.shapes import same_rank
+
+pytestmark = pytest.mark.eight_devices
+
+CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 # Each device compiles a part of the program, so most tests use few devices.
 DEVICES = 3
@@ -24,41 +28,46 @@ def mesh_of(devices):
   return jax.make_mesh((devices,), ("ring",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
 
 
-def inputs_for(kind, seed=0, devices=DEVICES):
-  """Returns the score's parameters, queries, keys and values of whole sequences, with heads."""
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Decaying(attention.ScaledDotProduct):
+  """A user-defined score of the distance of positions."""
+
+  def score_mod(self, scores, t, s):
+    return jnp.multiply(*same_rank(scores, 2.0 ** -abs(t - s).astype(scores.dtype)))
+
+
+DOT = attention.ScaledDotProduct(np.float32(0.3))
+ADDITIVE = attention.Additive(np.float32(0.4 + 0.1 * np.sin(np.arange(11))))
+
+
+def inputs_for(score=DOT, seed=0, devices=DEVICES):
+  """Returns a score, and queries, keys and values of whole sequences, with heads."""
   rng = np.random.default_rng(seed)
-  drawn = draw(kind)
-  shapes = [(B, N, devices * T), (B, 1, devices * S), (B, 1, devices * S)]
-  vectors = [
-    rng.normal(size=(*shape, array.shape[-1])).astype(np.float32)
-    for shape, array in zip(shapes, drawn[:3], strict=True)
-  ]
-  return drawn.parameters, *vectors
+  shapes = (B, N, devices * T, 11), (B, 1, devices * S, 11), (B, 1, devices * S, 13)
+  return score, *(rng.normal(size=shape).astype(np.float32) for shape in shapes)
 
 
-def whole(kind, inputs, **options):
+def replaced(array, index, value):
+  """Returns a copy of the array with `value` at `index`."""
+  array = np.array(array)
+  array[index] = value
+  return array
+
+
+def whole(inputs, **options):
   """Returns context and logsumexp computed on one device."""
-  parameters, *vectors = inputs
-  score = SCORES[kind].score(**parameters)
-  result = attention.attend(score, *vectors, return_logsumexp=True, implementation="dense", **options)
+  result = attention.attend(*inputs, return_logsumexp=True, implementation="dense", **options)
   return result.context, result.logsumexp
 
 
-def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
+def in_ring(inputs, parts=(), specs=(), rules=lambda: {}, **options):
   """Returns the same from a ring; `rules(*parts)` returns mask and bias, from parts sharded by the specs."""
 
-  def run(parameters, queries, keys, values, *parts):
-    score = SCORES[kind].score(**parameters)
+  def run(score, queries, keys, values, *parts):
+    options_of_ring = {"axis_name": "ring", "return_logsumexp": True, "block_sizes": (2, 3)}
     result = attention.ring_attention(
-      score,
-      queries,
-      keys,
-      values,
-      axis_name="ring",
-      return_logsumexp=True,
-      block_sizes=(2, 3),
-      **rules(*parts),
-      **options,
+      score, queries, keys, values, **options_of_ring, **rules(*parts), **options
     )
     return result.context, result.logsumexp
 
@@ -110,26 +119,23 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", always("window_and_lengths", "segments", "bias_function", of=RULES))
+@pytest.mark.parametrize("name", RULES)
 def test_ring_matches_one_device(name):
-  parts, specs, rules = RULES[name]
-  compare("scaled_dot_product", parts, specs, rules)
+  compare(DOT, *RULES[name])
 
 
-@pytest.mark.parametrize("kind", always("additive", "user_defined", of=SCORES))
-def test_all_scores_agree(kind):
-  parts, specs, rules = RULES["causal"]
-  compare(kind, parts, specs, rules)
+@pytest.mark.parametrize("score", [ADDITIVE, Decaying(np.float32(0.3))], ids=["additive", "user_defined"])
+def test_all_scores_agree(score):
+  compare(score, *RULES["causal"])
 
 
 def test_eight_devices_agree():
-  parts, specs, rules = RULES["causal"]
-  compare("scaled_dot_product", parts, specs, rules, devices=8)
+  compare(DOT, *RULES["causal"], devices=8)
 
 
-def compare(kind, parts, specs, rules, devices=DEVICES):
+def compare(score, parts, specs, rules, devices=DEVICES):
   """Asserts that context, logsumexp and gradients agree, also gradients of the arrays of a bias."""
-  inputs = inputs_for(kind, devices=devices)
+  inputs = inputs_for(score, devices=devices)
   rng = np.random.default_rng(4)
   shape = B, N, devices * T
   of_loss = rng.normal(size=(*shape, inputs[3].shape[-1])), rng.normal(size=shape)
@@ -149,88 +155,69 @@ def compare(kind, parts, specs, rules, devices=DEVICES):
 
     return jax.jit(jax.grad(run, (0, 1), has_aux=True))(inputs, trained)
 
-  slopes, outputs = loss(lambda inputs, parts: in_ring(kind, inputs, parts, specs, rules))
-  desired_slopes, desired = loss(lambda inputs, parts: whole(kind, inputs, **rules(*parts)))
-  assert_trees_close(outputs, desired, FLOAT32)
-  assert_trees_close(slopes, desired_slopes, 8 * FLOAT32)
-
-
-def test_ring_scores_see_global_positions():
-  @jax.tree_util.register_dataclass
-  @dataclasses.dataclass(frozen=True)
-  class Decaying(attention.ScaledDotProduct):
-    def score_mod(self, scores, t, s):
-      return jnp.multiply(*same_rank(scores, 2.0 ** -abs(t - s).astype(scores.dtype)))
-
-  _, *vectors = inputs_for("scaled_dot_product")
-
-  def run(queries, keys, values):
-    return attention.ring_attention(
-      Decaying(), queries, keys, values, axis_name="ring", mask=masks.causal(4), block_sizes=(2, 3)
-    )
-
-  sharded = jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=SPREAD, out_specs=SPREAD)
-  desired = attention.attend(Decaying(), *vectors, mask=masks.causal(4), implementation="dense")
-  assert_close(jax.jit(sharded)(*vectors), desired, FLOAT32)
+  slopes, outputs = loss(lambda inputs, parts: in_ring(inputs, parts, specs, rules))
+  desired_slopes, desired = loss(lambda inputs, parts: whole(inputs, **rules(*parts)))
+  chex.assert_trees_all_close(outputs, desired, **CLOSE)
+  chex.assert_trees_all_close(slopes, desired_slopes, rtol=3e-05, atol=3e-05)
 
 
 def test_ring_second_derivatives():
-  inputs = inputs_for("scaled_dot_product")
-  directions = inputs_for("scaled_dot_product", seed=5)
+  inputs = inputs_for()
+  directions = inputs_for(seed=5)
 
   def along(function):
     def loss(inputs):
-      context, _ = function("scaled_dot_product", inputs)
+      context, _ = function(inputs)
       return jnp.sum(context**2)
 
     return jax.jit(lambda *both: jax.jvp(jax.grad(loss), *both))((inputs,), (directions,))
 
   ring = functools.partial(in_ring, rules=lambda: {"mask": masks.causal()})
-  assert_trees_close(along(ring), along(functools.partial(whole, mask=masks.causal())), 32 * FLOAT32)
+  chex.assert_trees_all_close(
+    along(ring), along(functools.partial(whole, mask=masks.causal())), rtol=0.0001, atol=0.0001
+  )
 
 
 def test_ring_dropout_matches_one_device():
-  inputs = inputs_for("scaled_dot_product")
+  inputs = inputs_for()
   options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
-  actual = jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, **options))(inputs)
-  desired = whole("scaled_dot_product", inputs, **options)
-  assert_trees_close(actual, desired, FLOAT32)
-  undropped = whole("scaled_dot_product", inputs)
+  actual = jax.jit(lambda inputs: in_ring(inputs, **options))(inputs)
+  desired = whole(inputs, **options)
+  chex.assert_trees_all_close(actual, desired, **CLOSE)
+  undropped = whole(inputs)
   assert np.max(np.abs(desired[0] - undropped[0])) > 0.1
 
 
 def test_remote_nan_affects_only_attending_rows():
-  parameters, queries, keys, values = inputs_for("scaled_dot_product")
+  score, queries, keys, values = inputs_for()
   bad = DEVICES * S - 2
   mask = masks.causal(bad - DEVICES * T + 2)  # only the last two queries attend to it
-  clean = whole("scaled_dot_product", (parameters, queries, keys, values), mask=mask)
+  clean = whole((score, queries, keys, values), mask=mask)
 
   def run(inputs):
-    return in_ring("scaled_dot_product", inputs, rules=lambda: {"mask": mask})
+    return in_ring(inputs, rules=lambda: {"mask": mask})
 
-  spoiled_keys = jax.jit(run)((parameters, queries, replaced(keys, (0, 0, bad), np.nan), values))
+  spoiled_keys = jax.jit(run)((score, queries, replaced(keys, (0, 0, bad), np.nan), values))
   for actual, desired in zip(spoiled_keys, clean, strict=True):
     actual, desired = np.array(actual), np.array(desired)
     assert np.all(np.isnan(actual[0, :, -2:]))
     actual[0, :, -2:] = desired[0, :, -2:]
-    assert_close(actual, desired, FLOAT32)
-  context, logsumexp = jax.jit(run)((parameters, queries, keys, replaced(values, (0, 0, bad), np.inf)))
+    np.testing.assert_allclose(actual, desired, **CLOSE)
+  context, logsumexp = jax.jit(run)((score, queries, keys, replaced(values, (0, 0, bad), np.inf)))
   for actual in (context, logsumexp):
     assert np.all(np.isnan(actual[0, :, -2:])) and np.all(np.isfinite(actual[0, :, :-2]))
 
   def loss(inputs):
     return sum(jnp.sum(jnp.where(jnp.isnan(output), 0, output) ** 2) for output in run(inputs))
 
-  spoiled = parameters, queries, replaced(keys, (0, 0, bad), np.nan), values
+  spoiled = score, queries, replaced(keys, (0, 0, bad), np.nan), values
   assert all(np.all(np.isfinite(slopes)) for slopes in jax.tree.leaves(jax.jit(jax.grad(loss))(spoiled)))
 
 
 def test_ring_empty_rows_are_zero():
-  inputs = inputs_for("additive")
-  rules = lambda: {"mask": masks.lengths(source=0)}  # noqa: E731
-  context, logsumexp = jax.jit(lambda inputs: in_ring("additive", inputs, rules=rules))(inputs)
-  np.testing.assert_array_equal(context, np.zeros_like(context))
-  np.testing.assert_array_equal(logsumexp, np.full_like(logsumexp, -np.inf))
+  mask = masks.lengths(source=0)
+  context, logsumexp = jax.jit(lambda inputs: in_ring(inputs, mask=mask))(inputs_for(ADDITIVE))
+  assert not np.any(context) and np.all(logsumexp == -np.inf)
 
 
 def test_ring_derivatives_store_no_remote_keys():
@@ -256,7 +243,7 @@ def test_ring_derivatives_store_no_remote_keys():
 
 
 def test_bias_closures_may_vary_over_devices():
-  inputs, table = inputs_for("scaled_dot_product"), jnp.linspace(0, 1, 64)
+  inputs, table = inputs_for(), jnp.linspace(0, 1, 64)
 
   def bias(table):
     return {"bias": lambda t, s: table[t - s + 32]}
@@ -264,16 +251,16 @@ def test_bias_closures_may_vary_over_devices():
   def varying(table):
     return bias(jax.lax.pcast(table, "ring", to="varying"))
 
-  actual = jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), varying))(inputs)
-  assert_trees_close(actual, whole("scaled_dot_product", inputs, **bias(table)), FLOAT32)
+  actual = jax.jit(lambda inputs: in_ring(inputs, (table,), (SAME,), varying))(inputs)
+  chex.assert_trees_all_close(actual, whole(inputs, **bias(table)), **CLOSE)
   with pytest.raises(ValueError, match="traced arrays that a mask or bias function closes over must vary"):
-    jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), bias))(inputs)
+    jax.jit(lambda inputs: in_ring(inputs, (table,), (SAME,), bias))(inputs)
 
 
-@pytest.mark.parametrize("kind", always("scaled_dot_product", of=SCORES))
-def test_zigzag_ring_matches_one_device(kind):
+@pytest.mark.parametrize("score", [DOT, ADDITIVE], ids=["dot_product", "additive"])
+def test_zigzag_ring_matches_one_device(score):
   # Six positions per device, in halves whose blocks extend beyond the end.
-  parameters, *vectors = inputs_for(kind)
+  _, *vectors = inputs_for(score)
   length = 6 * DEVICES
   vectors = [array[..., :length, :] for array in (*vectors[:1], *vectors[1:])]
   vectors[0] = np.concatenate([vectors[0], vectors[0]], axis=-2)[..., :length, :]
@@ -286,10 +273,10 @@ def test_zigzag_ring_matches_one_device(kind):
     mask = masks.causal(1) & ~masks.segments(documents, 1 - documents)
     return {"mask": mask, "bias": positions.ALiBi(np.float32([0.1, 0.2, 0.3])), "dropout_rate": 0.25}
 
-  def in_zigzag(parameters, queries, keys, values):
+  def in_zigzag(score, queries, keys, values):
     def run(queries, keys, values, documents):
       return attention.ring_attention(
-        SCORES[kind].score(**parameters),
+        score,
         queries,
         keys,
         values,
@@ -305,8 +292,7 @@ def test_zigzag_ring_matches_one_device(kind):
     permuted = (array[..., order, :] for array in (queries, keys, values))
     return sharded(*permuted, jnp.asarray(documents[order]))[..., back, :]
 
-  def on_one(parameters, *vectors):
-    score = SCORES[kind].score(**parameters)
+  def on_one(score, *vectors):
     options = {"dropout_rng": jax.random.key(0), "implementation": "dense", **rules(documents)}
     return attention.attend(score, *vectors, **options)
 
@@ -315,12 +301,12 @@ def test_zigzag_ring_matches_one_device(kind):
       context = function(*inputs)
       return jnp.sum(of_loss * context), context
 
-    return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(parameters, *vectors)
+    return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(score, *vectors)
 
   slopes, context = results(in_zigzag)
   desired_slopes, desired = results(on_one)
-  assert_close(context, desired, FLOAT32)
-  assert_trees_close(slopes, desired_slopes, 8 * FLOAT32)
+  np.testing.assert_allclose(context, desired, **CLOSE)
+  chex.assert_trees_all_close(slopes, desired_slopes, rtol=3e-05, atol=3e-05)
 
 
 @jax.tree_util.register_dataclass
@@ -385,10 +371,10 @@ def test_unknown_mesh_axis_raises(axis_name):
 
 @pytest.mark.parametrize("name", ["mask", "bias"])
 def test_pair_arrays_raise_in_a_ring(name):
-  inputs = inputs_for("scaled_dot_product")
+  inputs = inputs_for()
   array = np.ones((T, S), bool if name == "mask" else np.float32)
   with pytest.raises(ValueError, match=rf"{name} must be a function of positions, .*\({T}, {S}\)"):
-    in_ring("scaled_dot_product", inputs, rules=lambda: {name: array})
+    in_ring(inputs, rules=lambda: {name: array})
 
 
 @pytest.mark.parametrize("num_keys", [1, S])
@@ -411,4 +397,4 @@ def test_single_query_per_device(num_keys):
       sharded(queries, keys, allowed)
   else:
     desired = attention.scaled_dot_product_attention(queries, keys, keys, mask=allowed)
-    assert_close(sharded(queries, keys, allowed), desired, FLOAT32)
+    np.testing.assert_allclose(sharded(queries, keys, allowed), desired, **CLOSE)

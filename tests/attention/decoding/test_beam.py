@@ -1,6 +1,5 @@
 """Beam search compared with exhaustive search, greedy search, and values computed by hand."""
 
-import functools
 import itertools
 
 import chex
@@ -8,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import FLOAT32, always, assert_close
 
 from attention import decoding
+
+CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 DIMS = chex.Dimensions(B=5, T=4, S=7, V=5)
 PAD, START, END = 0, 1, 2
@@ -28,35 +28,20 @@ def step(state, tokens):
 
 
 def find(beam_size, *, states=STATES, step=step, max_length=DIMS.T, **options):
-  return compiled(step, beam_size, len(states), max_length, **options)(jnp.asarray(states))
+  """Returns the result of a compiled search."""
+  options = {"max_length": max_length, "bos_id": START, "eos_id": END, "pad_id": PAD} | options
+  states = jnp.asarray(states)
+  return jax.jit(
+    lambda states: decoding.beam_search(step, states, batch_size=len(states), beam_size=beam_size, **options)
+  )(states)
 
 
-@functools.cache
-def compiled(step, beam_size, batch_size, max_length, **options):
-  """Returns a search of a batch of states, compiled once per set of options."""
-  return jax.jit(lambda states: uncompiled(step, beam_size, states, max_length, **options))
-
-
-def uncompiled(step, beam_size, states, max_length, **options):
-  return decoding.beam_search(
-    step,
-    states,
-    batch_size=len(states),
-    max_length=max_length,
-    beam_size=beam_size,
-    bos_id=START,
-    eos_id=END,
-    pad_id=PAD,
-    **options,
-  )
-
-
-def follow(state, tokens):
+def follow(state, tokens, logits=LOGITS):
   """Returns the log-probability of tokens, and the attention weights of each."""
   score, weights, last = 0.0, [], START
   for token in tokens:
-    logits = np.float64(LOGITS[state, last])
-    score += logits[token] - np.log(np.sum(np.exp(logits)))
+    own = np.float64(logits[state, last])
+    score += own[token] - np.log(np.sum(np.exp(own)))
     weights.append(WEIGHTS[state])
     state, last = NEXT[state, last], token
   return score, np.stack(weights)
@@ -74,7 +59,7 @@ def all_that_end(state, length_penalty=0.0):
   return sorted(result, reverse=True)
 
 
-def by_a_loop(state, beam_size, max_length, length_penalty, n_best):
+def by_lists(state, beam_size, max_length, length_penalty, n_best, logits):
   """Returns the tokens and scores of one sequence's best hypotheses, by a search over lists."""
 
   def penalised(score, length):
@@ -86,7 +71,9 @@ def by_a_loop(state, beam_size, max_length, length_penalty, n_best):
     if len(ended) >= n_best and ended[n_best - 1][1] >= penalised(best_alive, max_length):
       break
     longer = [(*tokens, token) for tokens, _ in alive for token in range(DIMS.V)]
-    longer = sorted(((tokens, follow(state, tokens)[0]) for tokens in longer), key=lambda pair: -pair[1])
+    longer = sorted(
+      ((tokens, follow(state, tokens, logits)[0]) for tokens in longer), key=lambda pair: -pair[1]
+    )
     continuations = [pair for pair in longer if pair[0][-1] != END]
     is_exhaustive &= t == max_length - 1 or len(continuations) <= beam_size
     least = -np.inf if is_exhaustive else continuations[:beam_size][-1][1]
@@ -101,23 +88,29 @@ def by_a_loop(state, beam_size, max_length, length_penalty, n_best):
   return (ended + cut)[:n_best]
 
 
-@pytest.mark.parametrize("end_is_likely", [False, True])
 @pytest.mark.parametrize(
   ("beam_size", "max_length", "length_penalty", "n_best"), [(2, 9, 2.0, 2), (4, 7, 1.0, 4), (5, 6, 0.0, 3)]
 )
-def test_beam_search_matches_a_loop(
-  beam_size, max_length, length_penalty, n_best, end_is_likely, monkeypatch
-):
-  if end_is_likely:
-    monkeypatch.setitem(globals(), "LOGITS", LOGITS + 2 * (np.arange(DIMS.V) == END).astype(np.float32))
-  states = jnp.arange(17)
-  result = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, n_best=n_best)
+@pytest.mark.parametrize("of_end", [0, 2])  # makes the end more likely
+def test_beam_search_matches_lists(beam_size, max_length, length_penalty, n_best, of_end):
+  logits = LOGITS + of_end * (np.arange(DIMS.V) == END).astype(np.float32)
+
+  def step(state, tokens):
+    return jnp.asarray(NEXT)[state, tokens], jnp.asarray(logits)[state, tokens], None
+
+  result = find(
+    beam_size,
+    states=range(17),
+    step=step,
+    max_length=max_length,
+    length_penalty=length_penalty,
+    n_best=n_best,
+  )
   for b, state in enumerate(range(17)):
-    desired = by_a_loop(state, beam_size, max_length, length_penalty, n_best)
-    assert [tokens_before_end(row) for row in np.asarray(result.tokens[b])] == [
-      tokens for tokens, _ in desired
-    ]
-    assert_close(result.scores[b], [score for _, score in desired], FLOAT32)
+    desired = by_lists(state, beam_size, max_length, length_penalty, n_best, logits)
+    rows = [tokens_before_end(row) for row in np.asarray(result.tokens[b])]
+    assert rows == [tokens for tokens, _ in desired]
+    np.testing.assert_allclose(result.scores[b], [score for _, score in desired], **CLOSE)
 
 
 def tokens_before_end(row):
@@ -142,13 +135,7 @@ def best_of_all(logits, V, T, length_penalty):
   return best
 
 
-@pytest.mark.parametrize(
-  ("V", "T", "length_penalty"),
-  always(
-    (5, 4, 0.6),
-    of=[(*sizes, penalty) for sizes in ((3, 7), (4, 5), (5, 4), (6, 3)) for penalty in (0.0, 0.6, 1.0, 2.0)],
-  ),
-)
+@pytest.mark.parametrize(("V", "T", "length_penalty"), [(3, 7, 0.0), (4, 5, 2.0), (5, 4, 0.6), (6, 3, 1.0)])
 def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
   B = 25
   logits = 3 * np.random.default_rng(V).normal(size=(B, T, V, V)).astype(np.float32)
@@ -167,7 +154,7 @@ def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
     for b in range(B):
       score, tokens = best_of_all(logits[b], V, T, length_penalty)
       assert tokens_before_end(np.asarray(result.tokens[b, 0])) == tokens
-      assert_close(result.scores[b, 0], score, FLOAT32)
+      np.testing.assert_allclose(result.scores[b, 0], score, **CLOSE)
 
 
 def test_search_waits_for_better_hypotheses():
@@ -183,7 +170,7 @@ def test_search_waits_for_better_hypotheses():
 
   for beam_size in (1, 2, 3, 4):
     result = find(beam_size, states=[0], step=by_table, max_length=8)
-    assert_close(result.scores, [[np.log(0.56)]], FLOAT32)
+    np.testing.assert_allclose(result.scores, [[np.log(0.56)]], **CLOSE)
     assert tokens_before_end(np.asarray(result.tokens[0, 0])) == (3, 4, 5, 6, END)
 
 
@@ -194,15 +181,7 @@ def test_wide_beam_finds_the_best():
     assert [tokens_before_end(row) for row in np.asarray(result.tokens[b])] == [
       tokens for _, tokens in desired
     ]
-    assert_close(result.scores[b], [score for score, _ in desired], FLOAT32)
-
-
-def test_length_penalty_changes_the_best():
-  best = {
-    p: [tokens_before_end(row[0]) for row in np.asarray(find(ALL, length_penalty=p).tokens)]
-    for p in (0.0, 2.0)
-  }
-  assert sum(map(len, best[2.0])) > sum(map(len, best[0.0]))
+    np.testing.assert_allclose(result.scores[b], [score for score, _ in desired], **CLOSE)
 
 
 @pytest.mark.parametrize("max_length", [2, 3, 13])
@@ -211,7 +190,7 @@ def test_one_beam_is_greedy(max_length):
   desired = decoding.greedy(step, jnp.asarray(STATES), batch_size=len(STATES), **options)
   result = find(1, max_length=max_length)
   for one, other in zip(result, desired, strict=True):
-    assert_close(one[:, 0], other, FLOAT32)
+    np.testing.assert_allclose(one[:, 0], other, **CLOSE)
 
 
 def test_two_beams_beat_greedy():
@@ -227,7 +206,7 @@ def test_two_beams_beat_greedy():
 
   result = find(2, states=[0], step=by_table, max_length=2)
   np.testing.assert_array_equal(result.tokens, [[[b, END]]])
-  assert_close(result.scores, np.log([[0.4]]), FLOAT32)
+  np.testing.assert_allclose(result.scores, np.log([[0.4]]), **CLOSE)
   assert result.weights is None
 
 
@@ -237,8 +216,10 @@ def test_scores_and_weights_match_tokens(beam_size, length_penalty):
   for b, n in np.ndindex(len(STATES), beam_size):
     tokens = tokens_before_end(np.asarray(result.tokens[b, n]))
     score, weights = follow(STATES[b], tokens)
-    assert_close(result.scores[b, n], score / ((5 + len(tokens)) / 6) ** length_penalty, FLOAT32)
-    assert_close(result.weights[b, n, : len(tokens)], weights, FLOAT32)
+    np.testing.assert_allclose(
+      result.scores[b, n], score / ((5 + len(tokens)) / 6) ** length_penalty, **CLOSE
+    )
+    np.testing.assert_allclose(result.weights[b, n, : len(tokens)], weights, **CLOSE)
     np.testing.assert_array_equal(result.weights[b, n, len(tokens) :], 0.0)
     np.testing.assert_array_equal(result.tokens[b, n, len(tokens) :], PAD)
 
@@ -255,14 +236,12 @@ def test_hypotheses_are_distinct_and_ordered():
       assert scores == sorted(scores, reverse=True)
 
 
-def test_single_eager_sequence_matches_batch():
+def test_single_sequence_matches_batch():
   options = {"max_length": 7, "length_penalty": 0.6, "n_best": 2}
   whole = find(3, **options)
-  step_by_step = uncompiled(step, 3, jnp.asarray(STATES), **options)
-  jax.tree.map(lambda one, other: assert_close(one, other, FLOAT32), step_by_step, whole)
-  for b in range(len(STATES)):
-    alone = find(3, states=STATES[b : b + 1], **options)
-    jax.tree.map(lambda one, other, b=b: assert_close(one[0], other[b], FLOAT32), alone, whole)
+  with jax.disable_jit():
+    alone = find(3, states=STATES[1:2], **options)
+  chex.assert_trees_all_close(alone, jax.tree.map(lambda array: array[1:2], whole), **CLOSE)
 
 
 def test_missing_hypotheses_score_minus_infinity():
@@ -278,7 +257,7 @@ def test_missing_hypotheses_score_minus_infinity():
   np.testing.assert_array_equal(
     result.tokens[0], [[3, END, PAD, PAD, PAD], [END, PAD, PAD, PAD, PAD], [PAD] * 5, [PAD] * 5]
   )
-  assert_close(result.scores[0], [np.log(0.7), np.log(0.3), -np.inf, -np.inf], FLOAT32)
+  np.testing.assert_allclose(result.scores[0], [np.log(0.7), np.log(0.3), -np.inf, -np.inf], **CLOSE)
   np.testing.assert_array_equal(result.weights[0].sum(axis=(1, 2)), [6, 3, 0, 0])
 
 
@@ -346,4 +325,4 @@ def test_large_logits_lose_no_digits(beam_size):
       return decoding.greedy(offset_step, jnp.asarray(STATES), **options).scores
     return decoding.beam_search(offset_step, jnp.asarray(STATES), beam_size=beam_size, **options).scores
 
-  assert_close(scores(np.float32(2**14)), scores(np.float32(0)), 1e-5)
+  np.testing.assert_allclose(scores(np.float32(2**14)), scores(np.float32(0)), rtol=1e-5, atol=1e-5)

@@ -1,30 +1,19 @@
 """Masks that are functions of positions."""
 
 import functools
-import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import reference
-from helpers.fixtures import (
-  BLOCK_SIZES,
-  DIMS,
-  ENGINES,
-  FLOAT32,
-  always,
-  assert_close,
-  assert_trees_close,
-  draw,
-  mostly_blockwise,
-)
-from jax.sharding import AxisType, PartitionSpec
 
 import attention
 from attention import masks
 
-B, N, T, S = DIMS["BNTS"]
+CLOSE = {"rtol": 4e-6, "atol": 4e-6}
+
+B, N, T, S, H = 2, 7, 3, 5, 11
 
 TABLE = np.random.default_rng(1).random((T, S)) < 0.6
 TABLES = np.random.default_rng(2).random((B, N, T, S)) < 0.6
@@ -80,70 +69,44 @@ CLOSING_OVER = {
   "not": (lambda table: ~of_table(table), TABLE, lambda b, n, t, s: not TABLE[t, s]),
 }
 
-closing_over = pytest.mark.parametrize("name", CLOSING_OVER)
-
 
 def pairs(may_attend, shape=(B, N, T, S)):
   return np.array([bool(may_attend(*index)) for index in np.ndindex(*shape)]).reshape(shape)
 
 
-def expected(*vectors, mask=True):
-  """Returns the reference's context."""
-  scale = vectors[0].shape[-1] ** -0.5
-  return reference.attend(reference.dot_product, *vectors, mask=mask, scale=scale).context
+def draw(*leading):
+  rng = np.random.default_rng(0)
+  return [rng.normal(size=(*leading, length, H)).astype(np.float32) for length in (T, S, S)]
 
 
-def context(inputs, mask, implementation):
-  queries, keys, values = inputs[:3]
-  return attention.attend(
-    attention.ScaledDotProduct(),
-    queries,
-    keys,
-    values,
-    mask=mask,
-    implementation=implementation,
-    block_sizes=BLOCK_SIZES,
+def attend(vectors, mask, implementation="dense"):
+  return attention.scaled_dot_product_attention(
+    *vectors, mask=mask, implementation=implementation, block_sizes=(2, 2)
   )
 
 
-@pytest.mark.parametrize(
-  ("name", "implementation"),
-  always(
-    *(("tables_of_heads", "dense"), ("lengths_with_block_mask", "blockwise")),
-    of=list(itertools.product(CLOSING_OVER, ENGINES)),
-  ),
-)
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("name", CLOSING_OVER)
 def test_functions_mask_in_every_derivative(name, implementation):
   make, array, may_attend = CLOSING_OVER[name]
-  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
-  allowed = pairs(may_attend)
+  vectors = draw(B, N)
 
-  def derivatives(mask, implementation):
-    def loss(inputs):
-      return jnp.sum(context(inputs, mask, implementation) ** 2)
+  @functools.partial(jax.jit, static_argnums=(1, 2))
+  def derivatives(array, implementation, make):
+    def loss(vectors):
+      context = attend(vectors, make(array), implementation)
+      return jnp.sum(context**2), context
 
-    return context(inputs, mask, implementation), jax.jvp(jax.grad(loss), (inputs,), (inputs,))
+    return jax.jvp(jax.grad(loss, has_aux=True), (vectors,), (vectors,))
 
   with jax.checking_leaks():
-    actual = jax.jit(lambda array: derivatives(make(array), implementation))(array)
-  desired = expected(*inputs, mask=allowed)
-  assert_close(actual[0], desired, FLOAT32)
-  of_array = jax.jit(lambda allowed: derivatives(masks.from_array(allowed), "dense"))(allowed)
+    actual = derivatives(array, implementation, make)
+  desired = derivatives(pairs(may_attend), "dense", masks.from_array)
   # Second derivatives sum more terms of order one than first derivatives.
-  assert_trees_close(actual[1], of_array[1], 16 * FLOAT32)
+  chex.assert_trees_all_close(actual, desired, rtol=6e-5, atol=6e-5)
 
 
-@closing_over
-@mostly_blockwise
-def test_closures_over_concrete_arrays(name, implementation):
-  make, array, may_attend = CLOSING_OVER[name]
-  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
-  actual = jax.jit(lambda mask: context(inputs, mask, implementation))(make(jnp.asarray(array)))
-  desired = expected(*inputs, mask=pairs(may_attend))
-  assert_close(actual, desired, FLOAT32)
-
-
-@closing_over
+@pytest.mark.parametrize("name", CLOSING_OVER)
 def test_function_masks_match_their_function(name):
   make, array, may_attend = CLOSING_OVER[name]
   whole = jax.jit(lambda array: make(array).materialize(T, S))(array)
@@ -168,13 +131,13 @@ def test_function_masks_of_any_length(shape):
   ],
   ids=["of_queries", "of_keys", "without_axis", "true", "false"],
 )
-@mostly_blockwise
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_function_results_broadcast(function, allowed, implementation):
   mask = masks.from_function(function)
   np.testing.assert_array_equal(mask.materialize(T, S), pairs(allowed, (T, S)))
-  inputs = draw("scaled_dot_product")[:3]
-  desired = expected(*inputs, mask=pairs(allowed, (T, S)))
-  assert_close(context(inputs, mask, implementation), desired, FLOAT32)
+  vectors = draw()
+  desired = attend(vectors, pairs(allowed, (T, S)))
+  np.testing.assert_allclose(attend(vectors, mask, implementation), desired, **CLOSE)
 
 
 def test_function_results_may_have_leading_axes():
@@ -184,41 +147,41 @@ def test_function_results_may_have_leading_axes():
   np.testing.assert_array_equal(array, pairs(lambda b, t, s: s < LENGTHS[b], (B, T, S)))
 
 
-@mostly_blockwise
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_closures_may_be_batched(implementation):
-  inputs = draw("scaled_dot_product", "BTH", "BSH", "BSD")[:3]
+  vectors = draw(B)
 
-  def one(inputs, documents):
-    return context(inputs, of_documents(documents), implementation)
+  def one(vectors, documents):
+    return attend(vectors, of_documents(documents), implementation)
 
-  actual = jax.jit(jax.vmap(one))(inputs, jnp.asarray(DOCUMENTS_OF_BATCH))
+  actual = jax.jit(jax.vmap(one))(vectors, jnp.asarray(DOCUMENTS_OF_BATCH))
   allowed = pairs(lambda b, t, s: DOCUMENTS_OF_BATCH[b, t] == DOCUMENTS_OF_BATCH[b, s], (B, T, S))
-  assert_close(actual, expected(*inputs, mask=allowed), FLOAT32)
+  np.testing.assert_allclose(actual, attend(vectors, allowed), **CLOSE)
 
 
-@mostly_blockwise
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_masks_made_inside_loops(implementation):
-  inputs = draw("scaled_dot_product")[:3]
+  vectors = draw()
 
-  def total(inputs, masks_of):
+  def total(vectors, masks_of):
     def step(total, limit):
       mask = masks_of(limit)
-      return total + jnp.sum(context(inputs, mask, implementation) ** 2), None
+      return total + jnp.sum(attend(vectors, mask, implementation) ** 2), None
 
     return jax.lax.scan(jax.checkpoint(step), 0.0, jnp.array([2, 5]))[0]
 
-  of_function = jax.jit(jax.grad(lambda i: total(i, lambda n: masks.from_function(lambda t, s: s < n))))
-  of_lengths = jax.jit(jax.grad(lambda i: total(i, lambda n: masks.lengths(source=n))))
-  assert_trees_close(of_function(inputs), of_lengths(inputs), 8 * FLOAT32)
+  of_function = jax.jit(jax.grad(lambda v: total(v, lambda n: masks.from_function(lambda t, s: s < n))))
+  of_lengths = jax.jit(jax.grad(lambda v: total(v, lambda n: masks.lengths(source=n))))
+  chex.assert_trees_all_close(of_function(vectors), of_lengths(vectors), rtol=3e-05, atol=3e-05)
 
 
-@mostly_blockwise
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_masks_cross_jit_boundaries(implementation):
-  inputs = draw("scaled_dot_product")[:3]
+  vectors = draw()
   mask = jax.jit(lambda documents: of_documents(documents) & masks.causal(1))(DOCUMENTS)
-  actual = jax.jit(lambda mask: context(inputs, mask, implementation))(mask)
+  actual = jax.jit(lambda mask: attend(vectors, mask, implementation))(mask)
   allowed = pairs(lambda t, s: DOCUMENTS[t] == DOCUMENTS[s] and s <= t + 1, (T, S))
-  assert_close(actual, expected(*inputs, mask=allowed), FLOAT32)
+  np.testing.assert_allclose(actual, attend(vectors, allowed), **CLOSE)
 
 
 def test_equal_function_masks_compile_once():
@@ -237,21 +200,21 @@ def test_equal_function_masks_compile_once():
   assert len(traces) == 1
 
 
-@mostly_blockwise
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_masks_have_no_derivative(implementation):
-  inputs = draw("scaled_dot_product")[:3]
+  vectors = draw()
 
   @jax.jit
   @jax.grad
   def slopes(limits):
     mask = masks.from_function(lambda t, s: s.astype(jnp.float32) < limits[t])
-    return jnp.sum(context(inputs, mask, implementation) ** 2)
+    return jnp.sum(attend(vectors, mask, implementation) ** 2)
 
   np.testing.assert_array_equal(slopes(jnp.array([1.5, 2.5, 3.5])), np.zeros(T))
 
 
-@mostly_blockwise
-@pytest.mark.parametrize("num_key_heads", [1, 2, 6])
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("num_key_heads", [2, 6])
 def test_grouped_heads_may_have_separate_masks(num_key_heads, implementation):
   rng = np.random.default_rng(0)
   queries = rng.normal(size=(6, T, 11)).astype(np.float32)
@@ -262,26 +225,26 @@ def test_grouped_heads_may_have_separate_masks(num_key_heads, implementation):
   def run(reach):
     mask = masks.from_function(lambda t, s: (s - t)[None] <= reach[:, None, None])
     return attention.attend_heads(
-      queries, keys, keys, mask=mask, implementation=implementation, block_sizes=BLOCK_SIZES
+      queries, keys, keys, mask=mask, implementation=implementation, block_sizes=(2, 2)
     )
 
   repeated = np.repeat(keys, 6 // num_key_heads, axis=0)
   allowed = pairs(lambda n, t, s: s - t <= reach[n], (6, T, S))
-  assert_close(run(reach), expected(queries, repeated, repeated, mask=allowed), FLOAT32)
+  np.testing.assert_allclose(run(reach), attend([queries, repeated, repeated], allowed), **CLOSE)
 
 
 # Block summaries.
 
 
 def test_empty_tiles_are_skipped():
-  inputs = draw("scaled_dot_product")[:3]
+  vectors = draw()
   # Tiles of two keys. The summary differs from the function, which shows that it is used.
   mask = masks.from_function(lambda t, s: s >= 0, lambda t, s: (s[0] < 2, False))
-  desired = expected(inputs[0], inputs[1][:2], inputs[2][:2])
-  assert_close(context(inputs, mask, "blockwise"), desired, FLOAT32)
+  desired = attend([vectors[0], vectors[1][:2], vectors[2][:2]], None)
+  np.testing.assert_allclose(attend(vectors, mask, "blockwise"), desired, **CLOSE)
   # Full tiles of a mask are empty tiles of its opposite.
   mask = ~masks.from_function(lambda t, s: s < 0, lambda t, s: (True, s[1] >= 2))
-  assert_close(context(inputs, mask, "blockwise"), desired, FLOAT32)
+  np.testing.assert_allclose(attend(vectors, mask, "blockwise"), desired, **CLOSE)
 
 
 def test_block_mask_gets_tile_bounds():
@@ -303,80 +266,6 @@ def test_block_mask_gets_tile_bounds():
     assert (bool(any_allowed), bool(all_allowed)) == (bool(np.any(allowed)), bool(np.all(allowed)))
     not_any, not_all = (~mask).block_summary(*ends)
     assert (bool(not_any), bool(not_all)) == (not bool(all_allowed), not bool(any_allowed))
-
-
-# Sequences that are sharded over devices.
-
-SHARDED, SAME = PartitionSpec("data", "ring"), PartitionSpec()
-WHOLE = 12  # positions on 3 devices
-
-
-def run_sharded(function, in_specs=(SHARDED,), **options):
-  mesh = jax.make_mesh((2, 3), ("data", "ring"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:6])
-  return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=SHARDED, **options))
-
-
-def in_ring(vectors, mask):
-  return attention.ring_attention(
-    attention.ScaledDotProduct(), *[vectors] * 3, axis_name="ring", mask=mask, block_sizes=(3, 3)
-  )
-
-
-def vectors_and_documents():
-  rng = np.random.default_rng(0)
-  return rng.normal(size=(B, WHOLE, 11)).astype(np.float32), jnp.asarray(
-    np.sort(rng.integers(0, 3, size=WHOLE))
-  )
-
-
-def causal_within(documents):
-  return masks.from_function(
-    lambda t, s: (documents[t] == documents[s]) & (s <= t), lambda t, s: (s[0] <= t[1], False)
-  )
-
-
-def expected_within(vectors, documents):
-  allowed = pairs(lambda t, s: documents[t] == documents[s] and s <= t, (WHOLE, WHOLE))
-  return expected(*[vectors] * 3, mask=allowed)
-
-
-def test_ring_positions_are_global():
-  vectors, documents = vectors_and_documents()
-  actual = run_sharded(lambda vectors: in_ring(vectors, causal_within(documents)))(vectors)
-  assert_close(actual, expected_within(vectors, documents), FLOAT32)
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_ring_closures_vary_over_devices(check_vma):
-  vectors, documents = vectors_and_documents()
-
-  def run(vectors, documents, is_declared):
-    if is_declared:
-      documents = jax.lax.pcast(documents, ("data", "ring"), to="varying")
-    return in_ring(vectors, causal_within(documents))
-
-  def sharded(is_declared):
-    function = functools.partial(run, is_declared=is_declared)
-    return run_sharded(function, (SHARDED, SAME), check_vma=check_vma)(vectors, documents)
-
-  desired = expected_within(vectors, documents)
-  assert_close(sharded(True), desired, FLOAT32)
-  if check_vma:
-    with pytest.raises(ValueError, match=r"inside jax.shard_map, traced arrays .* jax.lax.pcast"):
-      sharded(False)
-  else:
-    assert_close(sharded(False), desired, FLOAT32)
-
-
-def test_mixed_device_variation_raises():
-  vectors, documents = vectors_and_documents()
-
-  def run(vectors, documents):
-    other = jax.lax.pcast(documents, "ring", to="varying")
-    return in_ring(vectors, masks.from_function(lambda t, s: documents[t] == other[s]))
-
-  with pytest.raises(ValueError, match=r"inside jax.shard_map, traced arrays .* jax.lax.pcast"):
-    run_sharded(run, (SHARDED, SAME))(vectors, documents)
 
 
 # User errors.

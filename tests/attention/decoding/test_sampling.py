@@ -5,11 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import FLOAT32, assert_close
-from helpers.model_reference import compiled, random_parameters
 
-import attention
 from attention import decoding
+
+CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 DIMS = chex.Dimensions(B=5, T=7, S=11, V=13)
 START, END, PAD = 1, 2, 0
@@ -42,7 +41,7 @@ def search_greedily(step=step, states=STATES, max_length=DIMS.T, bos_id=START, e
   )
 
 
-def by_a_loop(state, max_length=DIMS.T, bos_id=START, eos_id=END, pad_id=PAD):
+def by_loops(state, max_length=DIMS.T, bos_id=START, eos_id=END, pad_id=PAD):
   """Returns tokens [T], score and weights [T S] of one sequence."""
   tokens = np.full(max_length, pad_id)
   score, weights = 0.0, np.zeros((max_length, DIMS.S))
@@ -59,24 +58,18 @@ def by_a_loop(state, max_length=DIMS.T, bos_id=START, eos_id=END, pad_id=PAD):
 
 
 def assert_found(result, states=STATES, **options):
-  desired = [by_a_loop(state, **options) for state in states]
+  desired = [by_loops(state, **options) for state in states]
   tokens, scores, weights = (np.stack(parts) for parts in zip(*desired, strict=True))
   np.testing.assert_array_equal(result.tokens, tokens)
-  assert_close(result.scores, scores, FLOAT32)
-  assert_close(result.weights, weights, 0.0)
+  np.testing.assert_allclose(result.scores, scores, **CLOSE)
+  np.testing.assert_array_equal(result.weights, weights)
 
 
-def test_table_covers_all_endings():
-  lengths = [np.flatnonzero(by_a_loop(state)[0] == END) for state in STATES]
-  ends = [int(result[0]) if result.size else None for result in lengths]
-  assert None in ends and len(set(ends)) >= 3
-
-
-def test_greedy_matches_a_loop():
-  assert_found(search_greedily())
-
-
-def test_jit_finds_the_same():
+def test_greedy_matches_loops():
+  result = search_greedily()
+  assert_found(result)
+  # Sequences end at different steps, and one does not end.
+  assert len({int(np.argmax(row == END)) if END in row else None for row in result.tokens}) >= 4
   assert_found(jax.jit(lambda states: search_greedily(states=states))(STATES))
 
 
@@ -106,14 +99,7 @@ def test_score_matches_hand_value():
 
   result = decoding.greedy(step, jnp.asarray([1]), batch_size=1, max_length=5, bos_id=0, eos_id=0, pad_id=7)
   np.testing.assert_array_equal(result.tokens, [[1, 0, 7, 7, 7]])
-  assert_close(result.scores, [-0.393042588], FLOAT32)
-
-
-@pytest.mark.parametrize("b", range(DIMS.B))
-def test_single_sequence_matches_batch(b):
-  whole, alone = search_greedily(), search_greedily(states=STATES[b : b + 1])
-  for one, other in zip(alone, whole, strict=True):
-    np.testing.assert_array_equal(one[0], other[b])
+  np.testing.assert_allclose(result.scores, [-0.393042588], **CLOSE)
 
 
 def test_steps_without_weights():
@@ -125,8 +111,8 @@ def test_steps_without_weights():
 
 def test_search_stops_at_last_end():
   # Only the sequences that end; they do not wait for the others.
-  states = [state for state in STATES if END in by_a_loop(state)[0]]
-  longest = max(int(np.argmax(by_a_loop(state)[0] == END)) + 1 for state in states)
+  states = [state for state in STATES if END in by_loops(state)[0]]
+  longest = max(int(np.argmax(by_loops(state)[0] == END)) + 1 for state in states)
   calls = []
 
   def counted(state, tokens):
@@ -143,7 +129,7 @@ def test_infinite_logits_are_chosen():
   def step(state, tokens):
     return state, jnp.array([[0.0, 1.0, jnp.inf, 0.0]]), None
 
-  result = attention.decoding.greedy(step, None, batch_size=1, max_length=3, bos_id=1, eos_id=2)
+  result = decoding.greedy(step, None, batch_size=1, max_length=3, bos_id=1, eos_id=2)
   assert result.tokens.tolist() == [[2, 0, 0]]
 
 
@@ -159,58 +145,13 @@ def test_half_precision_logits_sum_in_float32():
   result, desired = search_greedily(half), search_greedily(rounded)
   assert result.scores.dtype == jnp.float32
   np.testing.assert_array_equal(result.tokens, desired.tokens)
-  assert_close(result.scores, desired.scores, 0.0)
+  np.testing.assert_array_equal(result.scores, desired.scores)
 
 
 def test_empty_batches_return_empty_results():
   result = search_greedily(states=np.zeros(0, int))
   assert result.tokens.shape == (0, DIMS.T)
   assert result.weights.shape == (0, DIMS.T, DIMS.S)
-
-
-@pytest.mark.parametrize("max_length", [0, -3])
-def test_invalid_length_raises(max_length):
-  with pytest.raises(ValueError, match=f"max_length must be an integer of at least 1, got {max_length}"):
-    search_greedily(max_length=max_length)
-
-
-@pytest.mark.parametrize("kind", ["additive", "none"])
-def test_model_translation_matches_a_loop(kind):
-  B, S, V = DIMS["BSV"]
-  rng = np.random.default_rng(1)
-  sources, lengths = jnp.asarray(rng.integers(V, size=(B, S))), jnp.asarray([11, 3, 7, 1, 5])
-  model = attention.Seq2Seq(
-    attention.RecurrentEncoder(V, 3, 5), attention.RecurrentDecoder(V, 3, 5, attention=kind)
-  )
-  variables = random_parameters(model, sources, lengths, sources)
-
-  @jax.jit
-  def translate(variables, sources, lengths):
-    state, memory = model.apply(variables, sources, lengths, method="encode")
-    return decoding.greedy(
-      lambda state, tokens: model.apply(variables, state, tokens, memory, method="step"),
-      state,
-      batch_size=B,
-      max_length=DIMS.T,
-      bos_id=START,
-      eos_id=END,
-    )
-
-  result = translate(variables, sources, lengths)
-  tokens = np.asarray(result.tokens)
-  # Teacher forcing with the result: each word must be the most likely, and the scores add up.
-  before = np.concatenate([np.full((B, 1), START), tokens[:, :-1]], axis=1)
-  logits, weights = compiled(model)(variables, sources, lengths, jnp.asarray(before))
-  logits = np.float64(logits)
-  has_ended = np.cumsum(tokens == END, axis=1) - (tokens == END) > 0
-  np.testing.assert_array_equal(tokens, np.where(has_ended, 0, np.argmax(logits, axis=-1)))
-  gained = np.max(logits, axis=-1) - np.log(np.sum(np.exp(logits), axis=-1))
-  assert_close(result.scores, np.sum(np.where(has_ended, 0, gained), axis=1), 10 * FLOAT32)
-  if kind == "none":
-    assert result.weights is None
-  else:
-    desired = np.where(has_ended[:, :, None], 0, weights)
-    assert_close(result.weights, desired, FLOAT32)
 
 
 def draw(rng=0, states=STATES, step=step, max_length=DIMS.T, **options):
@@ -261,7 +202,7 @@ def test_token_probabilities_match_hand_values(options, probabilities):
   np.testing.assert_array_equal(shares == 0, np.asarray(probabilities) == 0)
   assert np.max(np.abs(shares - probabilities)) < 0.02
   # Scores are the model's log-probabilities, whatever the limits.
-  assert_close(result.scores, logits[result.tokens[:, 0]], FLOAT32)
+  np.testing.assert_allclose(result.scores, logits[result.tokens[:, 0]], **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +228,7 @@ def test_ties_do_not_exceed_top_k(function, limit, kept):
 def test_lowest_temperature_is_greedy():
   for result in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
     np.testing.assert_array_equal(result.tokens, search_greedily().tokens)
-    assert_close(result.scores, search_greedily().scores, FLOAT32)
+    np.testing.assert_allclose(result.scores, search_greedily().scores, **CLOSE)
 
 
 @pytest.mark.parametrize("temperature", [1e-10, 1e-38])
@@ -384,11 +325,6 @@ def test_smallest_top_p_keeps_the_likeliest():
   )
 
 
-def test_sizes_may_be_integer_arrays():
-  result = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
-  assert result.tokens.shape[1] == 3
-
-
 def test_sequences_without_end_token_do_not_end():
   options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": -1}
   greedy = decoding.greedy(step, STATES, **options)
@@ -417,7 +353,7 @@ FIRST = np.array([4, 1, 9, 4, 12])
 
 def test_each_sequence_may_have_its_first_token():
   result = search_greedily(bos_id=FIRST)
-  desired = [by_a_loop(state, bos_id=token)[0] for state, token in zip(STATES, FIRST, strict=True)]
+  desired = [by_loops(state, bos_id=token)[0] for state, token in zip(STATES, FIRST, strict=True)]
   np.testing.assert_array_equal(search_greedily(bos_id=FIRST.astype(np.uint8)).tokens, desired)
   np.testing.assert_array_equal(result.tokens, desired)
   traced = jax.jit(lambda tokens: search_greedily(bos_id=[*tokens]).tokens)(FIRST)  # a list of traced tokens
@@ -457,72 +393,5 @@ def test_prompts_are_continued():
 def test_scores_exclude_prompts():
   result = search_greedily(bos_id=PROMPTS[[0]], states=STATES[:1], max_length=4)
   state = NEXT[NEXT[STATES[0], 4], 3]
-  _, score, _ = by_a_loop(state, max_length=2, bos_id=5)
-  assert_close(result.scores[0], score, FLOAT32)
-
-
-def returns(*results):
-  return lambda state, tokens: results if len(results) > 1 else results[0]
-
-
-LOGITS_OF_5 = jnp.zeros((5, 13))
-INVALID_STEPS = {
-  "two results": (returns(STATES, LOGITS_OF_5), r"step must return \(state, .*\), got 2 results"),
-  "logits only": (returns(LOGITS_OF_5), r"step must return \(state, .*\), got ShapeDtypeStruct"),
-  "no logits": (returns(STATES, None, None), r"step must return logits \[B V\], with B=5, got None"),
-  "logits of one": (returns(STATES, jnp.zeros(13), None), r"logits \[B V\], with B=5, got shape \(13,\)"),
-  "integers": (returns(STATES, jnp.zeros((5, 13), int), None), "step must return floating-point logits"),
-  "weights of two": (
-    returns(STATES, LOGITS_OF_5, jnp.zeros((2, 11))),
-    r"weights \[B S\] or None, with B=5, got shape \(2, 11\)",
-  ),
-  "another state": (returns((STATES, 1), LOGITS_OF_5, None), "state with the structure of its argument"),
-  "a longer state": (
-    returns(np.zeros((5, 2), int), LOGITS_OF_5, None),
-    r"state with the shapes of its argument, got state int32 \(5, 2\) for int32 \(5,\)",
-  ),
-}
-
-
-@pytest.mark.parametrize("search", ["greedy", "sample", "beam_search"])
-@pytest.mark.parametrize("name", INVALID_STEPS)
-def test_invalid_step_functions_raise(search, name):
-  function, message = INVALID_STEPS[name]
-  with pytest.raises(ValueError, match=message):
-    run_search(search, function)
-
-
-@pytest.mark.parametrize("search", ["greedy", "sample", "beam_search"])
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"eos_id": 13}, "eos_id must be below 13, the number of logits, got 13"),
-    ({"bos_id": 13}, "bos_id must be below 13, the number of logits, got 13"),
-    ({"bos_id": np.array([[1, 99]] * 5)}, "bos_id must be below 13"),
-    ({"bos_id": -1}, "tokens of at least 0, and -1 only after them, got -1"),
-    ({"bos_id": np.array([[-1, 4]] * 5)}, "tokens of at least 0, and -1 only after them, got"),
-    ({"bos_id": np.array([[4, -1, 4]] * 5)}, "tokens of at least 0, and -1 only after them, got"),
-    ({"bos_id": [[4], [4, 5]]}, r"bos_id must be .* integers, got \[\[4\], \[4, 5\]\]"),
-    ({"bos_id": np.array([[4, END]] * 5)}, "bos_id must have eos_id=2 only as first token"),
-    ({"bos_id": np.full((5, 5), 4)}, "max_length must be at least 4 for prompts of 5 tokens, got 3"),
-  ],
-)
-def test_tokens_outside_the_vocabulary_raise(search, options, message):
-  with pytest.raises(ValueError, match=message):
-    run_search(search, step, **options)
-
-
-def test_states_must_be_arrays():
-  with pytest.raises(ValueError, match="state must be a pytree of arrays, got a leaf 'a'"):
-    run_search("greedy", step, state="a")
-  with pytest.raises(
-    ValueError, match=r"arrays of state must have axes \[B ...\] with B=5, got shape \(2,\)"
-  ):
-    run_search("beam_search", step, state=jnp.zeros(2, int))
-
-
-def run_search(name, step, state=STATES, **options):
-  options = {"batch_size": 5, "max_length": 3, "bos_id": START, "eos_id": END} | options
-  options |= {"rng": jax.random.key(0)} if name == "sample" else {}
-  options |= {"beam_size": 2} if name == "beam_search" else {}
-  return getattr(decoding, name)(step, state, **options)
+  _, score, _ = by_loops(state, max_length=2, bos_id=5)
+  np.testing.assert_allclose(result.scores[0], score, **CLOSE)
