@@ -8,14 +8,14 @@ PAGE := experiments/explorer/page
 PAGE_INSTALLED := $(PAGE)/node_modules/installed
 PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help train test exhaustive quick check check-page format docs clean
+.PHONY: help train test test-all exhaustive check check-page format docs clean
 
 help:
 	@echo "make train        train the toy translator (2 minutes on 2 cores)"
-	@echo "make test         run the tests (10 minutes on 2 cores, 6 when repeated)"
+	@echo "make test         run the quick tests, before each commit (4 minutes on 2 cores, 2 when repeated)"
 	@echo "make test K=name  run the tests whose name contains K"
-	@echo "make quick        run the fastest tests (1 minute)"
-	@echo "make exhaustive   run all tests, with all combinations of scores, engines and masks (25 minutes)"
+	@echo "make test-all     run the tests of a pull request (12 minutes)"
+	@echo "make exhaustive   run all tests: also browser, several processes, figures, studies, export (nightly)"
 	@echo "make check        run the linter, the formatter and the type checkers"
 	@echo "make format       fix and format the code"
 	@echo "make docs         build the documentation in docs/_build/html"
@@ -25,30 +25,29 @@ help:
 train: $(INSTALLED)
 	$(BIN)/python -m experiments.train
 
-# Most of the time of the tests is compilation. tests/contract checks numbers as users get them, so it uses the
-# default options of the compiler. The other tests are compiled without most optimizations, in a third of the
-# time. `make test` omits the tests marked `exhaustive`, mostly more combinations of scores, engines, masks and
-# derivatives.
-test: SELECTED := -m "not exhaustive"
-exhaustive: SELECTED :=
-test exhaustive: $(INSTALLED)
+# A file of tests has at most one mark of its tier: `slow` and `nightly`, and `eight_devices` if it needs several
+# devices. Most of the time of tests is compilation. With QUICK_COMPILATION, programs are compiled without most
+# optimizations, in a third of the time. `make test-all` compiles the contract with the default options, so that
+# its numbers are those of users.
+#
+# Tests that need no compiled program are first.
+FIRST := tests/test_imports.py $(addprefix tests/experiments/,cli data comparison evaluation/test_metrics.py)
+
+test: $(INSTALLED)
 ifdef K
-	$(BIN)/python -m pytest $(SELECTED) -k "$(K)"
+	$(BIN)/python -m pytest -k "$(K)"
 else
-	$(PYTEST) $(SELECTED) tests/contract
-	QUICK_COMPILATION=1 $(PYTEST) $(SELECTED) --ignore=tests/contract
+	QUICK_COMPILATION=1 $(PYTEST) -m "not slow and not nightly and not eight_devices" $(FIRST) tests
 endif
 
-# Values of each score in both engines, empty rows, decoding, text and configs.
-QUICK := tests/test_imports.py tests/contract/test_contract_values.py tests/contract/test_contract_empty_rows.py \
-  tests/attention/test_linear.py tests/attention/test_positions.py tests/attention/decoding/test_search.py \
-  $(addprefix tests/experiments/,cli/test_config_fields.py $(addprefix data/test_,text_processor.py \
-  parallel_corpus.py tokenizers.py vocabularies.py parallel_text.py) evaluation/test_metrics.py \
-  evaluation/test_reporting.py $(addprefix comparison/test_,sweep.py job_runner.py) training/test_progress.py \
-  $(addprefix runs/test_,validation.py workdir.py record.py)) experiments/data experiments/cli/config_fields.py
+test-all: $(INSTALLED)
+	QUICK_COMPILATION=1 $(PYTEST) -m "not nightly and not eight_devices" --ignore=tests/contract
+	$(PYTEST) -m "not nightly and not eight_devices" tests/contract
+	QUICK_COMPILATION=1 DEVICES=8 $(PYTEST) -m "eight_devices and not nightly" tests
 
-quick: $(INSTALLED)
-	QUICK_COMPILATION=1 $(PYTEST) -m "not exhaustive" $(QUICK)
+exhaustive: test-all
+	$(PYTEST) -m "nightly and not eight_devices"
+	DEVICES=8 $(PYTEST) -m "eight_devices and nightly" tests
 
 check: $(INSTALLED) check-page
 	$(BIN)/ruff check

@@ -28,9 +28,10 @@ for name, value in KEEP.items():
 # Without this, XLA may print for each cached program that it was compiled for another processor.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-# Without QUICK_COMPILATION, programs are compiled as users compile them. `make test` sets it for all tests
-# but those of the contract: compilation then takes a third of the time, without optimizations and with XLA's
-# old emitter of loops (removed in JAX 0.11).
+# Without QUICK_COMPILATION, programs are compiled as users compile them. With it, compilation takes a third of
+# the time: without most optimizations, and with XLA's old emitter of loops (removed in JAX 0.11). That emitter
+# computes some large programs of second derivatives wrongly, so tests/contract/test_transformations.py needs
+# the default options.
 if os.environ.get("QUICK_COMPILATION") == "1":
   jax.config.update("jax_disable_most_optimizations", True)
   os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for scripts that tests start
