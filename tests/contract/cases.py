@@ -11,6 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers import reference
 
 import attention
@@ -126,3 +127,15 @@ def replaced(array, index, value):
   array = np.array(array)
   array[index] = value
   return array
+
+
+def shape_of(*shape, dtype=jnp.float32):
+  return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def assert_error_says(words, function, *arguments):
+  """Asserts that tracing raises a ValueError that contains all words."""
+  with pytest.raises(ValueError) as caught:
+    jax.eval_shape(function, *arguments)
+  missing = [word for word in words.split() if word not in str(caught.value)]
+  assert not missing, f"no {missing} in {str(caught.value)!r}"

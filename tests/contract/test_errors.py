@@ -10,15 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIMS
+from cases import DIMS, assert_error_says, shape_of
 
 import attention
 from attention import masks, positions
 
 # T = 3, S = 5, H = 11, D = 13; 23 and 29 are always wrong.
-QUERIES = jax.ShapeDtypeStruct(DIMS["BTH"], jnp.float32)
-KEYS = jax.ShapeDtypeStruct(DIMS["BSH"], jnp.float32)
-VALUES = jax.ShapeDtypeStruct(DIMS["BSD"], jnp.float32)
+QUERIES, KEYS, VALUES = (shape_of(*DIMS[axes]) for axes in ("BTH", "BSH", "BSD"))
 THREE = [np.zeros(array.shape, np.float32) for array in (QUERIES, KEYS, VALUES)]
 
 each_engine = pytest.mark.parametrize("implementation", ["dense", "blockwise"])
@@ -28,39 +26,27 @@ def zero_arrays(*shape):
   return np.zeros(shape, np.float32)
 
 
-def zeros(*shape, dtype=jnp.float32):
-  return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def assert_error_says(words, function, *arguments):
-  """Asserts that tracing raises a ValueError that contains all words."""
-  with pytest.raises(ValueError) as caught:
-    jax.eval_shape(function, *arguments)
-  missing = [word for word in words.split() if word not in str(caught.value)]
-  assert not missing, f"no {missing} in {str(caught.value)!r}"
-
-
 INPUTS = {
-  "queries_without_positions": ((zeros(11), KEYS, VALUES), "queries T H 11"),
-  "keys_without_positions": ((QUERIES, zeros(11), VALUES), "keys S H 11"),
-  "values_without_positions": ((QUERIES, KEYS, zeros(13)), "values S D 13"),
-  "other_values_than_keys": ((QUERIES, KEYS, zeros(2, 23, 13)), "keys values length 5 23"),
-  "leading_axes": ((QUERIES, zeros(29, 5, 11), zeros(29, 5, 13)), "queries keys values 2 29"),
-  "leading_axes_of_values": ((QUERIES, KEYS, zeros(29, 5, 13)), "queries keys values 2 29"),
+  "queries_without_positions": ((shape_of(11), KEYS, VALUES), "queries T H 11"),
+  "keys_without_positions": ((QUERIES, shape_of(11), VALUES), "keys S H 11"),
+  "values_without_positions": ((QUERIES, KEYS, shape_of(13)), "values S D 13"),
+  "other_values_than_keys": ((QUERIES, KEYS, shape_of(2, 23, 13)), "keys values length 5 23"),
+  "leading_axes": ((QUERIES, shape_of(29, 5, 11), shape_of(29, 5, 13)), "queries keys values 2 29"),
+  "leading_axes_of_values": ((QUERIES, KEYS, shape_of(29, 5, 13)), "queries keys values 2 29"),
   "dtype_of_keys": (
-    (QUERIES, zeros(2, 5, 11, dtype=jnp.bfloat16), VALUES),
+    (QUERIES, shape_of(2, 5, 11, dtype=jnp.bfloat16), VALUES),
     "queries keys values dtype float32 bfloat16",
   ),
   "dtype_of_values": (
-    (QUERIES, KEYS, zeros(2, 5, 13, dtype=jnp.float16)),
+    (QUERIES, KEYS, shape_of(2, 5, 13, dtype=jnp.float16)),
     "queries keys values dtype float32 float16",
   ),
   "integers": (
-    tuple(zeros(*array.shape, dtype=jnp.int32) for array in (QUERIES, KEYS, VALUES)),
+    tuple(shape_of(*array.shape, dtype=jnp.int32) for array in (QUERIES, KEYS, VALUES)),
     "queries keys values floating int32",
   ),
   "complex_numbers": (
-    tuple(zeros(*array.shape, dtype=jnp.complex64) for array in (QUERIES, KEYS, VALUES)),
+    tuple(shape_of(*array.shape, dtype=jnp.complex64) for array in (QUERIES, KEYS, VALUES)),
     "queries keys values floating complex64",
   ),
 }
@@ -225,7 +211,7 @@ def test_non_biases_raise_for_grouped_heads(bias, words, num_key_heads):
   def call(*arguments):
     return attention.attend_heads(*arguments, bias=bias)
 
-  heads = zeros(14, 3, 11), zeros(num_key_heads, 5, 11), zeros(num_key_heads, 5, 13)
+  heads = shape_of(14, 3, 11), shape_of(num_key_heads, 5, 11), shape_of(num_key_heads, 5, 13)
   assert_error_says(words, call, *heads)
 
 
@@ -234,12 +220,12 @@ def test_missing_head_axis_has_a_hint(lacking):
   def call(*arguments):
     return attention.scaled_dot_product_attention(*arguments, mask=lacking)
 
-  heads = zeros(2, 7, 3, 11), zeros(2, 7, 5, 11), zeros(2, 7, 5, 13)
+  heads = shape_of(2, 7, 3, 11), shape_of(2, 7, 5, 11), shape_of(2, 7, 5, 13)
   assert_error_says("mask 2 3 5 axes None", call, *heads)
 
 
 def heads_after_positions(T=3, S=5, N=7):
-  return zeros(2, T, N, 11), zeros(2, S, N, 11), zeros(2, S, N, 13)
+  return shape_of(2, T, N, 11), shape_of(2, S, N, 11), shape_of(2, S, N, 13)
 
 
 def test_heads_after_positions_are_recognized():
@@ -256,14 +242,14 @@ def test_heads_after_positions_have_hints(option):
 
 @pytest.mark.parametrize("keys_leading", [(3, 7), (3, 1)])
 def test_mismatched_batch_has_no_head_hint(keys_leading):
-  arguments = zeros(2, 7, 3, 11), zeros(*keys_leading, 3, 11), zeros(*keys_leading, 3, 13)
+  arguments = shape_of(2, 7, 3, 11), shape_of(*keys_leading, 3, 11), shape_of(*keys_leading, 3, 13)
   with pytest.raises(ValueError) as caught:
     jax.eval_shape(attention.scaled_dot_product_attention, *arguments)
   assert "attend_heads" not in str(caught.value) and "B T N H" not in str(caught.value)
 
 
 def test_grouped_heads_hint_names_attend_heads():
-  arguments = zeros(2, 6, 3, 11), zeros(2, 2, 5, 11), zeros(2, 2, 5, 13)
+  arguments = shape_of(2, 6, 3, 11), shape_of(2, 2, 5, 11), shape_of(2, 2, 5, 13)
   assert_error_says("heads 6 2 attend_heads", attention.cosine_attention, *arguments)
   assert jax.eval_shape(attention.attend_heads, *arguments).shape == (2, 6, 3, 13)
 

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIMS, replaced
+from cases import DIMS, assert_error_says, replaced, shape_of
 from helpers import reference
-from test_errors import assert_error_says, zeros
 
 import attention
 from attention import masks
@@ -116,28 +115,28 @@ def test_nan_in_padding_is_ignored():
     np.testing.assert_array_equal(one, other)
 
 
-QUERIES, SOURCES = zeros(2, 3, 7), zeros(2, 5, 17)
+QUERIES, SOURCES = shape_of(2, 3, 7), shape_of(2, 5, 17)
 GOOD = {
-  "query": zeros(7, 6, 11),
-  "key": zeros(17, 6, 11),
-  "value": zeros(17, 6, 13),
-  "output": zeros(6, 13, 19),
+  "query": shape_of(7, 6, 11),
+  "key": shape_of(17, 6, 11),
+  "value": shape_of(17, 6, 13),
+  "output": shape_of(6, 13, 19),
 }
 ERRORS = {
-  "query_width": ({"query": zeros(23, 6, 11)}, "query D N H 7 23"),
-  "key_width": ({"key": zeros(23, 6, 11)}, "key D N H 17 23"),
-  "value_width": ({"value": zeros(23, 6, 13)}, "value D N H 17 23"),
-  "query_rank": ({"query": zeros(7, 66)}, "query D N H 66"),
-  "key_head_width": ({"key": zeros(17, 6, 23)}, "key 11 23"),
-  "key_heads": ({"key": zeros(17, 4, 11), "value": zeros(17, 4, 13)}, "heads multiple 6 4"),
-  "value_heads": ({"value": zeros(17, 3, 13)}, "heads key value 6 3"),
-  "more_key_heads": ({"key": zeros(17, 12, 11), "value": zeros(17, 12, 13)}, "heads 6 12"),
-  "output_heads": ({"output": zeros(5, 13, 19)}, "output N H D 6 5"),
-  "output_head_width": ({"output": zeros(6, 23, 19)}, "output N H D 13 23"),
-  "query_bias": ({"query_bias": zeros(6, 23)}, "query bias N H 6 11 23"),
-  "key_bias": ({"key_bias": zeros(11)}, "key bias N H 6 11"),
-  "value_bias": ({"value_bias": zeros(6, 23)}, "value bias N H 6 13 23"),
-  "output_bias": ({"output_bias": zeros(23)}, "output bias D 19 23"),
+  "query_width": ({"query": shape_of(23, 6, 11)}, "query D N H 7 23"),
+  "key_width": ({"key": shape_of(23, 6, 11)}, "key D N H 17 23"),
+  "value_width": ({"value": shape_of(23, 6, 13)}, "value D N H 17 23"),
+  "query_rank": ({"query": shape_of(7, 66)}, "query D N H 66"),
+  "key_head_width": ({"key": shape_of(17, 6, 23)}, "key 11 23"),
+  "key_heads": ({"key": shape_of(17, 4, 11), "value": shape_of(17, 4, 13)}, "heads multiple 6 4"),
+  "value_heads": ({"value": shape_of(17, 3, 13)}, "heads key value 6 3"),
+  "more_key_heads": ({"key": shape_of(17, 12, 11), "value": shape_of(17, 12, 13)}, "heads 6 12"),
+  "output_heads": ({"output": shape_of(5, 13, 19)}, "output N H D 6 5"),
+  "output_head_width": ({"output": shape_of(6, 23, 19)}, "output N H D 13 23"),
+  "query_bias": ({"query_bias": shape_of(6, 23)}, "query bias N H 6 11 23"),
+  "key_bias": ({"key_bias": shape_of(11)}, "key bias N H 6 11"),
+  "value_bias": ({"value_bias": shape_of(6, 23)}, "value bias N H 6 13 23"),
+  "output_bias": ({"output_bias": shape_of(23)}, "output bias D 19 23"),
 }
 
 
@@ -158,12 +157,12 @@ def test_mask_needs_a_head_axis():
 @pytest.mark.parametrize(
   ("queries", "sources", "words"),
   [
-    (zeros(7), SOURCES, "inputs_q T D 7"),
-    (QUERIES, zeros(17), "inputs_kv S D 17"),
-    (zeros(2, 3, 7, dtype=jnp.bfloat16), SOURCES, "inputs_q inputs_kv bfloat16 float32"),
-    (QUERIES, zeros(29, 5, 17), "inputs_q inputs_kv 2 29"),
-    (zeros(2, 3, 7, dtype=jnp.int32), SOURCES, "inputs_q floating int32"),
-    (QUERIES, zeros(2, 5, 17, dtype=jnp.int32), "inputs_kv floating int32"),
+    (shape_of(7), SOURCES, "inputs_q T D 7"),
+    (QUERIES, shape_of(17), "inputs_kv S D 17"),
+    (shape_of(2, 3, 7, dtype=jnp.bfloat16), SOURCES, "inputs_q inputs_kv bfloat16 float32"),
+    (QUERIES, shape_of(29, 5, 17), "inputs_q inputs_kv 2 29"),
+    (shape_of(2, 3, 7, dtype=jnp.int32), SOURCES, "inputs_q floating int32"),
+    (QUERIES, shape_of(2, 5, 17, dtype=jnp.int32), "inputs_kv floating int32"),
   ],
 )
 def test_mismatched_inputs_raise(queries, sources, words):

@@ -6,93 +6,96 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_errors import KEYS, QUERIES, THREE, VALUES, assert_error_says, zeros
+from cases import DIMS, assert_error_says, shape_of
 
 import attention
+
+QUERIES, KEYS, VALUES = (shape_of(*DIMS[axes]) for axes in ("BTH", "BSH", "BSD"))
+THREE = [np.zeros(array.shape, np.float32) for array in (QUERIES, KEYS, VALUES)]
 
 each_engine = pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 
 PARAMETERS = {
   "dot_product": (
     attention.scaled_dot_product_attention,
-    (QUERIES, zeros(2, 5, 23), VALUES),
+    (QUERIES, shape_of(2, 5, 23), VALUES),
     "queries keys 11 23",
   ),
-  "cosine": (attention.cosine_attention, (QUERIES, zeros(2, 5, 23), VALUES), "queries keys 11 23"),
+  "cosine": (attention.cosine_attention, (QUERIES, shape_of(2, 5, 23), VALUES), "queries keys 11 23"),
   "additive_keys": (
     attention.additive_attention,
-    (QUERIES, zeros(2, 5, 23), VALUES, zeros(11)),
+    (QUERIES, shape_of(2, 5, 23), VALUES, shape_of(11)),
     "queries keys 11 23",
   ),
   "additive_vector": (
     attention.additive_attention,
-    (QUERIES, KEYS, VALUES, zeros(23)),
+    (QUERIES, KEYS, VALUES, shape_of(23)),
     "score_vector 11 23",
   ),
   "additive_vector_without_width": (
     attention.additive_attention,
-    (QUERIES, KEYS, VALUES, zeros()),
+    (QUERIES, KEYS, VALUES, shape_of()),
     "score_vector A",
   ),
   "additive_vectors_of_another_batch": (
     attention.additive_attention,
-    (QUERIES, KEYS, VALUES, zeros(29, 11)),
+    (QUERIES, KEYS, VALUES, shape_of(29, 11)),
     "queries keys score_vector 2 29",
   ),
   "bilinear_queries": (
     attention.bilinear_attention,
-    (QUERIES, KEYS, VALUES, zeros(23, 11)),
+    (QUERIES, KEYS, VALUES, shape_of(23, 11)),
     "matrix H K queries keys 11 23",
   ),
   "bilinear_keys": (
     attention.bilinear_attention,
-    (QUERIES, KEYS, VALUES, zeros(11, 29)),
+    (QUERIES, KEYS, VALUES, shape_of(11, 29)),
     "matrix H K queries keys 11 29",
   ),
   "bilinear_matrix_without_axes": (
     attention.bilinear_attention,
-    (QUERIES, KEYS, VALUES, zeros(11)),
+    (QUERIES, KEYS, VALUES, shape_of(11)),
     "matrix H K 11",
   ),
   "bilinear_matrices_of_another_batch": (
     attention.bilinear_attention,
-    (QUERIES, KEYS, VALUES, zeros(29, 11, 11)),
+    (QUERIES, KEYS, VALUES, shape_of(29, 11, 11)),
     "queries matrix 2 29",
   ),
   "dot_product_scores": (
     attention.dot_product_scores,
-    (QUERIES, zeros(2, 5, 23)),
+    (QUERIES, shape_of(2, 5, 23)),
     "queries keys 11 23",
   ),
   "dot_product_scores_of_another_batch": (
     attention.dot_product_scores,
-    (QUERIES, zeros(29, 5, 11)),
+    (QUERIES, shape_of(29, 5, 11)),
     "queries keys 2 29",
   ),
   "dot_product_scores_of_two_dtypes": (
     attention.dot_product_scores,
-    (QUERIES, zeros(2, 5, 11, dtype=jnp.bfloat16)),
+    (QUERIES, shape_of(2, 5, 11, dtype=jnp.bfloat16)),
     "queries keys float32 bfloat16",
   ),
   "additive_scores": (
     attention.additive_scores,
-    (QUERIES, KEYS, zeros(23)),
+    (QUERIES, KEYS, shape_of(23)),
     "score_vector 11 23",
   ),
   "bilinear_scores": (
     attention.bilinear_scores,
-    (QUERIES, KEYS, zeros(11, 23)),
+    (QUERIES, KEYS, shape_of(11, 23)),
     "matrix 11 23",
   ),
-  "cosine_scores": (attention.cosine_scores, (QUERIES, zeros(2, 5, 23)), "queries keys 11 23"),
+  "cosine_scores": (attention.cosine_scores, (QUERIES, shape_of(2, 5, 23)), "queries keys 11 23"),
   "cosine_scores_of_integers": (
     attention.cosine_scores,
-    (zeros(3, 11, dtype=jnp.int32), zeros(5, 11, dtype=jnp.int32)),
+    (shape_of(3, 11, dtype=jnp.int32), shape_of(5, 11, dtype=jnp.int32)),
     "queries floating int32",
   ),
   "scale_of_another_batch": (
     lambda q, k, v, scale: attention.cosine_attention(q, k, v, scale=scale),
-    (QUERIES, KEYS, VALUES, zeros(29)),
+    (QUERIES, KEYS, VALUES, shape_of(29)),
     "scale 29 2",
   ),
   "scale_that_is_none": (
@@ -127,12 +130,12 @@ PARAMETERS = {
   ),
   "sink_that_is_a_name": (
     lambda context, logsumexp: attention.add_sink(context, logsumexp, "first"),
-    (zeros(3, 13), zeros(3)),
+    (shape_of(3, 13), shape_of(3)),
     "sink number array first",
   ),
   "additive_vectors_and_values_of_other_batches": (
     attention.additive_attention,
-    (zeros(3, 11), zeros(5, 11), zeros(23, 5, 13), zeros(29, 11)),
+    (shape_of(3, 11), shape_of(5, 11), shape_of(23, 5, 13), shape_of(29, 11)),
     "score_vector values 29 23",
   ),
 }
@@ -195,7 +198,7 @@ def test_scalar_features_raise(leading):
   def call(*arguments):
     return attention.attend(Flat(), *arguments)
 
-  vectors = (zeros(*leading, *sizes) for sizes in ((3, 11), (5, 11), (5, 13)))
+  vectors = (shape_of(*leading, *sizes) for sizes in ((3, 11), (5, 11), (5, 13)))
   assert_error_says("Flat.key_features axis -2 5", call, *vectors)
 
 
@@ -246,7 +249,7 @@ def test_custom_score_must_be_a_pytree():
   def call_grouped(*arguments):
     return attention.attend_heads(*arguments, score=Unregistered())
 
-  grouped = zeros(4, 3, 11), zeros(2, 5, 11), zeros(2, 5, 13)
+  grouped = shape_of(4, 3, 11), shape_of(2, 5, 11), shape_of(2, 5, 13)
   assert_error_says("Unregistered registered register_dataclass", call_grouped, *grouped)
 
 
@@ -266,23 +269,23 @@ def test_non_numeric_fields_must_be_static():
 @pytest.mark.parametrize("scale", [(7, 1, 1), (2, 7, 1, 1)])
 @pytest.mark.parametrize("function", [attention.scaled_dot_product_attention, attention.cosine_attention])
 def test_scale_with_score_axes_raises(function, scale):
-  heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
+  heads = tuple(shape_of(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
   words = f"scale N {' '.join(map(str, scale))}"
 
   def attend(scale, *arrays):
     return function(*arrays, scale=scale)
 
-  assert_error_says(words, attend, zeros(*scale), *heads)
-  assert jax.eval_shape(attend, zeros(7), *heads).shape == (2, 7, 3, 13)
+  assert_error_says(words, attend, shape_of(*scale), *heads)
+  assert jax.eval_shape(attend, shape_of(7), *heads).shape == (2, 7, 3, 13)
 
 
 def test_cap_with_score_axes_raises():
-  heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
+  heads = tuple(shape_of(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
 
   def attend(cap, *arrays):
     return attention.attend(attention.SoftCap(attention.Cosine(), cap), *arrays)
 
-  assert_error_says("cap N 7 1", attend, zeros(7, 1, 1), *heads)
+  assert_error_says("cap N 7 1", attend, shape_of(7, 1, 1), *heads)
   with pytest.raises(ValueError, match="must be positive"):
     attend(np.zeros(7), *(np.zeros(array.shape, np.float32) for array in heads))
 
