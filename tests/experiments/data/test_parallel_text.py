@@ -1,12 +1,14 @@
-"""Tests of experiments/data/parallel_text.py. test_buckets.py tests the batches."""
+"""Parallel text as a task, warnings about it, and the choice of a task. test_buckets.py tests the batches."""
 
 import itertools
 import re
 
+import chex
 import numpy as np
 import pytest
 
 from configs import base
+from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import DataError
 from experiments.data.tasks import make_task
 from experiments.data.text_processor import TextProcessor
@@ -14,269 +16,259 @@ from experiments.data.tokenizers import WordTokenizer
 from experiments.data.vocabularies import EOS_ID, PAD_ID, UNK_ID, Vocabulary
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+# Pairs of one to four words. Sources are distinct, and targets are the uppercased sources.
+WORDS = ["".join(letters) for letters in itertools.product(ALPHABET, repeat=2)]
+SOURCES = [" ".join([WORDS[i]] + ["zz"] * (i % 4)) for i in range(100)]
+PAIRS = [(source, source.upper()) for source in SOURCES]
 
 
-def _write(path, pairs):
+def write(path, pairs):
   path.write_text("".join("\t".join(fields) + "\n" for fields in pairs), "utf-8")
   return str(path)
 
 
-def _task(tmp_path, pairs, *, seed=0, batch_size=2, languages=None, **data):
-  """Returns a task that uses the pairs for training and validation."""
-  path = _write(tmp_path / "pairs.tsv", pairs)
-  options = {"min_count": 1, "validation_file": path} | data
-  config = base.Config(
-    seed=seed,
-    data=base.Data(task="parallel_text", train_file=path, **options),
-    train=base.Train(batch_size=batch_size),
-  )
-  return make_task(config, languages)
+@pytest.fixture
+def make_text_task(tmp_path):
+  """Returns a function that makes a task of pairs, which are the validation pairs, too."""
+
+  def make(pairs, *, seed=0, batch_size=2, alignment_loss_weight=0.0, **data):
+    path = write(tmp_path / "pairs.tsv", pairs)
+    data = {"train_file": path, "validation_file": path, "min_count": 1} | data
+    train = base.Train(batch_size=batch_size, alignment_loss_weight=alignment_loss_weight)
+    return make_task(base.Config(seed=seed, data=base.Data(task="parallel_text", **data), train=train))
+
+  return make
 
 
-def _pairs(count):
-  """Returns pairs of one to four words. Sources are distinct, and targets are the uppercased sources."""
-  words = ["".join(letters) for letters in itertools.product(ALPHABET, repeat=2)]
-  sources = [" ".join([words[i]] + [words[-1]] * (i % 4)) for i in range(count)]
-  return [(source, source.upper()) for source in sources]
-
-
-def _sources(task, steps):
+def sources_of(task, steps):
   """Returns the source texts of some batches, without padding rows."""
-  batches = [task.training_batch(step) for step in steps]
-  rows = [row for batch in batches for row in batch.sources if row[0] != PAD_ID]
+  rows = [row for step in steps for row in task.training_batch(step).sources if row[0] != PAD_ID]
   return [task.source.detokenize(task.source.vocabulary.decode(row)) for row in rows]
 
 
-def _same(first, second):
-  return all(map(np.array_equal, first, second))
-
-
 @pytest.mark.parametrize("tokenization", ["word", "character", "subword"])
-def test_pairs_stay_together(tmp_path, tokenization):
-  pairs = _pairs(40)
-  task = _task(tmp_path, pairs, lowercase=False, tokenization=tokenization, vocabulary_size=288)
+def test_epochs_have_every_pair_once(make_text_task, tokenization):
+  task = make_text_task(PAIRS[:40], lowercase=False, tokenization=tokenization, vocabulary_size=288)
   seen = []
   for step in range(30):
     batch = task.training_batch(step)
     for source, target in zip(batch.sources, batch.targets, strict=True):
-      if source[0] == PAD_ID:
-        assert not target.any()
-        continue
       text = task.source.detokenize(task.source.vocabulary.decode(source))
       assert task.target.detokenize(task.target.vocabulary.decode(target)) == text.upper()
-      seen.append(text)
-  # The first epoch has every pair once.
-  assert sorted(seen[: len(pairs)]) == sorted(source for source, _ in pairs)
+      seen += [text] if text else []  # not of padding rows
+  assert sorted(seen[:40]) == sorted(SOURCES[:40])
 
 
-def _aligned(tmp_path, pairs, tokenization="word"):
-  path = _write(tmp_path / "pairs.tsv", pairs)
-  data = base.Data(
-    task="parallel_text", train_file=path, validation_file=path, tokenization=tokenization, min_count=1
-  )
-  return make_task(base.Config(data=data, train=base.Train(batch_size=2, alignment_loss_weight=0.5)))
+def test_batches_have_links(make_text_task):
+  pairs = [(*pair, "0-0") for pair in PAIRS[:5]]
+  pairs[3] = (*PAIRS[3], "3-2 1-0")  # the only source of four words
+  assert make_text_task(pairs).training_batch(0).links is None
+  task, links_by_length = make_text_task(pairs, alignment_loss_weight=0.5), {}
+  for batch in map(task.training_batch, range(6)):
+    for length, links in zip(batch.source_lengths.tolist(), batch.links, strict=True):
+      links_by_length[length] = np.argwhere(links).tolist()
+  assert links_by_length == {0: [], 2: [[0, 0]], 3: [[0, 0]], 4: [[0, 0]], 5: [[0, 1], [2, 3]]}
 
 
-def test_batches_have_links(tmp_path):
-  pairs = [(source, target, "0-0") for source, target in _pairs(5)]
-  pairs[3] = (*pairs[3][:2], "3-2 1-0")
-  assert _task(tmp_path, pairs).training_batch(0).links is None
-  task, seen = _aligned(tmp_path, pairs), 0
-  for batch in map(task.training_batch, range(3)):
-    for source, length, links in zip(batch.sources, batch.source_lengths, batch.links, strict=True):
-      desired = [[0, 1], [2, 3]] if length == 5 else [[0, 0]] if source[0] != PAD_ID else []
-      assert np.argwhere(links).tolist() == desired
-      seen += length == 5
-  assert seen
-
-
-@pytest.mark.parametrize(
-  ("tokenization", "missing", "message"),
-  [
-    ("word", 2, "needs an alignment on each line, got 4 of 5"),
-    ("character", 9, "tokenization must be word with config.train.alignment_loss_weight, got 'character'"),
-  ],
-)
-def test_guided_alignment_needs_alignments(tmp_path, tokenization, missing, message):
-  pairs = [(*pair, "0-0") if i != missing else pair for i, pair in enumerate(_pairs(5))]
-  with pytest.raises(DataError, match=message):
-    _aligned(tmp_path, pairs, tokenization)
-
-
-def test_long_pairs_are_not_trained(tmp_path):
+def test_long_pairs_are_not_trained(make_text_task):
   pairs = [("a b c", "x y z"), ("a b c d", "x"), ("e", "x y z w"), ("f", "v")]
-  task = _task(tmp_path, pairs, batch_size=1, max_train_length=3)
-  assert sorted(_sources(task, range(2))) == sorted(_sources(task, range(2, 4))) == ["a b c", "f"]
+  assert str(make_text_task(pairs)) == "4 training pairs"
+  assert str(make_text_task(pairs[:1])) == "1 training pair"
+  task = make_text_task(pairs, batch_size=1, max_train_length=3)
+  assert str(task) == "2 training pairs (2 skipped, longer than config.data.max_train_length=3)"
+  assert task.max_length == 3
+  assert sorted(sources_of(task, range(2))) == sorted(sources_of(task, range(2, 4))) == ["a b c", "f"]
   # They are still evaluated.
   assert len(task.examples("validation", 0)) == 4
-
-
-def test_lengths_count_tokens(tmp_path):
-  # The first source has 5 characters including the space, the second has 7.
+  # The sources have 5 and 7 characters, with the space.
   pairs = [("abc d", "x"), ("abc def", "x")]
-  task = _task(tmp_path, pairs, tokenization="character", max_train_length=5, batch_size=1)
-  assert _sources(task, range(2)) == ["abc d"] * 2
+  task = make_text_task(pairs, tokenization="character", max_train_length=5, batch_size=1)
+  assert sources_of(task, range(2)) == ["abc d"] * 2
 
 
-@pytest.mark.parametrize(("tokenization", "tokens"), [("word", "words"), ("character", "characters")])
-def test_short_max_length_is_an_error(tmp_path, tokenization, tokens):
-  task = _task(tmp_path, [("a b", "x y")], max_train_length=1, tokenization=tokenization)
-  for _ in range(2):  # also the second time
-    with pytest.raises(DataError) as caught:
-      task.training_batch(0)
-    path, message = str(caught.value).split(": ", 1)
-    assert path.endswith("pairs.tsv")
-    assert message == f"all pairs are longer than config.data.max_train_length=1 {tokens}"
-
-
-def test_rare_words_are_unknown(tmp_path):
+def test_rare_words_are_unknown(make_text_task):
   pairs = [("the cat", "il gatto"), ("the dog", "il cane"), ("a cat", "un gatto")]
-  task = _task(tmp_path, pairs, min_count=2, batch_size=3)
-  # Words are sorted by frequency, then alphabetically.
+  task = make_text_task(pairs, min_count=2, batch_size=3)
   assert task.source.vocabulary.words == ("cat", "the")
   assert task.target.vocabulary.words == ("gatto", "il")
   rows = {tuple(row.tolist()) for row in task.training_batch(0).sources}
   assert rows == {(5, 4, EOS_ID), (5, UNK_ID, EOS_ID), (UNK_ID, 4, EOS_ID)}
 
 
-def test_existing_languages_need_no_files(tmp_path):
+def test_existing_languages_need_no_files():
   # The files may be missing where a translator is loaded.
   languages = tuple(TextProcessor(WordTokenizer(), Vocabulary((word,)), lowercase=True) for word in "ax")
-  data = base.Data(task="parallel_text", train_file=str(tmp_path / "gone.tsv"), validation_file="gone")
+  data = base.Data(task="parallel_text", train_file="gone.tsv", validation_file="gone")
   task = make_task(base.Config(data=data), languages)
-  assert task.source.tokenize("A b") == ("a", "b")
+  assert (task.source, task.target) == languages
 
 
-def test_splits_are_the_config_files(tmp_path):
-  task = _task(tmp_path, [("a", "x")])
+def test_new_words_extend_the_languages(tmp_path):
+  path = write(tmp_path / "pairs.tsv", [("a b b", "x"), ("a c", "x")])
+  data = base.Data(task="parallel_text", train_file=path, validation_file=path, min_count=1)
+  languages = tuple(TextProcessor(WordTokenizer(), Vocabulary((word,)), lowercase=True) for word in "ax")
+  task = make_task(base.Config(data=data), languages)
+  task.add_new_words()
+  assert task.source.vocabulary.words == ("a", "b", "c")
+  assert task.target == languages[1]
+  task.training_batch(0)
+  text = "vocabularies extended by 2 source words and 0 target words with new embeddings"
+  assert task.warnings[0] == text
+
+
+def test_splits_are_the_config_files(make_text_task, tmp_path):
+  task = make_text_task([("a", "x")])
   assert (task.splits, task.validation_split) == (("validation",), "validation")
-  with pytest.raises(DataError, match=r"^split must be one of train, validation, got 'test'$"):
-    task.examples("test", 0)
-  test = _write(tmp_path / "test.tsv", [("b", "y"), ("c", "z")])
-  task = _task(tmp_path, [("a", "x")], test_file=test)
+  test = write(tmp_path / "test.tsv", [("b", "y"), ("c", "z")])
+  task = make_text_task([("a", "x")], test_file=test)
   assert task.splits == ("validation", "test")
   assert [example.source for example in task.examples("test", 0)] == [("b",), ("c",)]
-  _write(tmp_path / "test.tsv", [("a", "y")])  # the file changes during training
+  write(tmp_path / "test.tsv", [("a", "y")])  # the file changes during training
   assert [example.source for example in task.examples("test", 1)] == [("b",)]
   for split in ("train", "validation"):
     assert [example.source for example in task.examples(split, 0)] == [("a",)]
 
 
-def test_third_columns_are_alignments(tmp_path):
-  pairs = [("The cat sleeps.", "Il gatto dorme.", "0-0 2-1"), ("Hi", "Ciao", "")]
-  first, second = _task(tmp_path, pairs).examples("validation", 0)
-  assert first.source == ("the", "cat", "sleeps", "￭.")
-  assert first.target == ("il", "gatto", "dorme", "￭.")
-  assert first.alignment == {(0, 0), (1, 2)}
-  assert first.source_text == "the cat sleeps."
-  assert first.target_text == "il gatto dorme."
-  assert second.alignment == frozenset()
-  (unaligned,) = _task(tmp_path, [("Hi", "Ciao")]).examples("validation", 0)
-  assert unaligned.alignment is None
+def test_examples_have_alignments_of_words(make_text_task):
+  pairs = [("The cat sleeps.", "Il gatto dorme.", "0-0 2p1"), ("Hi", "Ciao", ""), ("No", "No")]
+  first, second, third = make_text_task(pairs).examples("validation", 0)
+  assert first == (
+    ("the", "cat", "sleeps", "￭."),
+    ("il", "gatto", "dorme", "￭."),
+    {(0, 0)},
+    "the cat sleeps.",
+    "il gatto dorme.",
+    {(1, 2)},
+  )
+  assert (second.alignment, third.alignment) == (frozenset(), None)
+  # Positions in characters have no meaning, so they are not checked.
+  pairs = [("Hi. you", "Ciao. te", "0-0 1p1")]
+  (example,) = make_text_task(pairs, tokenization="character").examples("validation", 0)
+  assert example.source == ("h", "i", ".", "▁", "y", "o", "u")
+  assert (example.alignment, example.possible) == (None, frozenset())
 
 
 @pytest.mark.parametrize(
-  ("data", "message"),
+  ("pairs", "data", "message"),
   [
     (
+      [("a b", "x y")],
+      {"max_train_length": 1},
+      "pairs.tsv: all pairs are longer than config.data.max_train_length=1 words",
+    ),
+    (
+      [("a b", "x y")],
+      {"max_train_length": 1, "tokenization": "character"},
+      "pairs.tsv: all pairs are longer than config.data.max_train_length=1 characters",
+    ),
+    (
+      [("a", "xy")],
       {"min_count": 2},
-      r", source: config\.data\.min_count must be at most 1, the count of the most frequent word, got 2",
+      "source: config.data.min_count must be at most 1, the count of the most frequent word, got 2",
     ),
     (
+      [("a", "xy")],
       {"tokenization": "subword", "vocabulary_size": 7},
-      r", source: config\.data\.source_vocabulary_size must be at least 262 for this text, got 7 "
-      r"\(config\.data\.vocabulary_size sets both sides\)",
+      "pairs.tsv, source: config.data.source_vocabulary_size must be at least 262 for this text, got 7 "
+      "(config.data.vocabulary_size sets both sides)",
     ),
     (
+      [("a", "xy")],
       {"tokenization": "subword", "target_vocabulary_size": 9000},
-      r", target: config\.data\.target_vocabulary_size must be at most \d+ for this text, got 9000 .*",
+      "pairs.tsv, target: config.data.target_vocabulary_size must be at most ",
+    ),
+    (
+      [("a", "x", "0-0"), ("b", "y")],
+      {"alignment_loss_weight": 0.5},
+      "pairs.tsv: config.train.alignment_loss_weight needs an alignment on each line, got 1 of 2",
+    ),
+    (
+      [("a", "x", "0-0")],
+      {"alignment_loss_weight": 0.5, "tokenization": "character"},
+      "config.data.tokenization must be word with config.train.alignment_loss_weight, got 'character'",
     ),
   ],
 )
-def test_invalid_options_name_their_field(tmp_path, data, message):
-  with pytest.raises(DataError) as caught:
-    _task(tmp_path, [("a", "xy")], **data)
-  assert re.fullmatch(re.escape(str(tmp_path / "pairs.tsv")) + message, str(caught.value))
+def test_unsuitable_text_is_an_error(make_text_task, pairs, data, message):
+  with pytest.raises(DataError, match=re.escape(message)):
+    make_text_task(pairs, **data).training_batch(0)
 
 
-def test_unusual_text_gives_warnings(tmp_path):
-  pairs = [(f"a{i % 3} b", "c") for i in range(9)]
-  task = _task(tmp_path, pairs, max_train_length=7)
+def test_unknown_names_are_errors(make_text_task):
+  with pytest.raises(DataError, match=r"^split must be one of train, validation, got 'test'$"):
+    make_text_task([("a", "x")]).examples("test", 0)
+  with pytest.raises(ConfigError, match=r"^config.data.task must be one of toy_translation, scan, "):
+    make_task(base.Config(data=base.Data(task="toy")))
+
+
+REPEATED = [(f"a{i % 3} b", "c") for i in range(9)]
+BROKEN = [*PAIRS[:40], ("a\x1b b", "c\ufffd")]
+UNSPACED = [(f"我在学中文{letter}", f"word {letter}") for letter in ALPHABET]
+
+
+@pytest.mark.parametrize(
+  ("pairs", "validation", "data", "warnings"),
+  [
+    (PAIRS[:40], [("z z", "y")], {}, []),
+    (REPEATED, [("z z", "y")], {}, ["training pairs that repeat another: 6 of 9"]),
+    (
+      PAIRS[:40],
+      [PAIRS[3], ("z z", "y")],
+      {},
+      ["validation pairs that are also training pairs: 1 of 2; validation scores may be too high"],
+    ),
+    (
+      BROKEN,
+      [("z", "y")],
+      {},
+      ["training pairs with control characters, such as U+001B: 1 of 41"],
+    ),
+    (
+      UNSPACED,
+      [("z", "y")],
+      {},
+      ["the source text has no spaces between words; use --config.data.tokenization=subword instead of word"],
+    ),
+    (UNSPACED, [("z", "y")], {"tokenization": "character"}, []),
+    ([(f"我 在 学 中 文 {letter}", "x") for letter in ALPHABET], [("z", "y")], {}, []),
+  ],
+)
+def test_unusual_text_gives_warnings(make_text_task, tmp_path, pairs, validation, data, warnings):
+  file = write(tmp_path / "validation.tsv", validation)
+  task = make_text_task(pairs, validation_file=file, **data)
   task.training_batch(0)
-  assert list(task.warnings) == [
-    "training pairs that repeat another: 6 of 9",
-    "validation pairs that are also training pairs: 9 of 9; validation scores may be too high",
-  ]
-  assert task.max_length == 7
-  different_text = _write(tmp_path / "validation.tsv", [("z z", "y")])
-  clean = _task(tmp_path, _pairs(40), validation_file=different_text)
-  clean.training_batch(0)
-  assert list(clean.warnings) == []
-  broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation_file=different_text)
-  broken.training_batch(0)
-  assert list(broken.warnings) == ["training pairs with control characters, such as U+001B: 1 of 41"]
+  assert list(task.warnings) == warnings
 
 
-def test_missing_spaces_give_a_warning(tmp_path):
-  pairs = [(f"我在学中文{letter}", f"word {letter}") for letter in ALPHABET]
-  validation = _write(tmp_path / "validation.tsv", [("z", "y")])
-  warning = (
-    "the source text has no spaces between words; use --config.data.tokenization=subword instead of word"
-  )
-  for tokenization, warnings in {"word": [warning], "character": []}.items():
-    task = _task(tmp_path, pairs, validation_file=validation, tokenization=tokenization)
-    task.training_batch(0)
-    assert list(task.warnings) == warnings
-
-
-def test_default_vocabulary_sizes_are_named(tmp_path):
-  validation = _write(tmp_path / "validation.tsv", [("z", "y")])
-  task = _task(tmp_path, _pairs(40), validation_file=validation, tokenization="subword")
+def test_default_vocabulary_sizes_are_named(make_text_task, tmp_path):
+  options = {"validation_file": write(tmp_path / "validation.tsv", [("z", "y")]), "tokenization": "subword"}
+  task = make_text_task(PAIRS[:40], **options)
   task.training_batch(0)
   source, target = len(task.source.vocabulary), len(task.target.vocabulary)
-  advice = "config.data.vocabulary_size, and for short texts try config.data.tokenization=character"
-  text = f"subwords, chosen from the size of the text; to try other numbers, set {advice}"
+  text = (
+    "subwords, chosen from the size of the text; to try other numbers, set config.data.vocabulary_size, and "
+    "for short texts try config.data.tokenization=character"
+  )
   assert list(task.warnings) == [f"{source} source and {target} target {text}"]
-  sized = _task(
-    tmp_path, _pairs(40), validation_file=validation, tokenization="subword", target_vocabulary_size=288
-  )
-  sized.training_batch(0)
-  assert len(sized.target.vocabulary) == 288
-  assert list(sized.warnings) == [f"{source} source {text}"]
+  task = make_text_task(PAIRS[:40], **options, target_vocabulary_size=288)
+  task.training_batch(0)
+  assert len(task.target.vocabulary) == 288
+  assert list(task.warnings) == [f"{source} source {text}"]
+  task = make_text_task(PAIRS[:40], **options, vocabulary_size=287)
+  task.training_batch(0)
+  assert list(task.warnings) == []
 
 
-def test_characters_have_no_alignments(tmp_path):
-  (example,) = _task(tmp_path, [("Hi cat", "Ciao", "1-0")], tokenization="character").examples(
-    "validation", 0
-  )
-  assert example.source == ("h", "i", "▁", "c", "a", "t")
-  assert (example.source_text, example.target_text) == ("hi cat", "ciao")
-  assert example.alignment is None
-
-
-def test_skipped_pairs_are_counted(tmp_path):
-  pairs = [("a", "x"), ("a b c", "x"), ("a", "x y z"), ("a b", "x y")]
-  assert str(_task(tmp_path, pairs)) == "4 training pairs"
-  task = _task(tmp_path, pairs, max_train_length=2)
-  assert str(task) == "2 training pairs (2 skipped, longer than config.data.max_train_length=2)"
-  assert str(_task(tmp_path, pairs[:1])) == "1 training pair"
-
-
-def test_batches_depend_on_seed_and_step(tmp_path):
-  batch = _task(tmp_path, _pairs(40), seed=3).training_batch(47)
-  same_seed = _task(tmp_path, _pairs(40), seed=3)
+def test_batches_depend_on_seed_and_step(make_text_task):
+  batch = make_text_task(PAIRS[:40], seed=3).training_batch(47)
+  same_seed = make_text_task(PAIRS[:40], seed=3)
   for step in (0, 33, 5):
     same_seed.training_batch(step)
-  assert _same(batch, same_seed.training_batch(47))
-  other_seed = _task(tmp_path, _pairs(40), seed=4)
-  assert _sources(same_seed, range(9)) != _sources(other_seed, range(9))
+  chex.assert_trees_all_equal(batch, same_seed.training_batch(47))
+  assert sources_of(same_seed, range(9)) != sources_of(make_text_task(PAIRS[:40], seed=4), range(9))
 
 
-def test_batches_have_bucket_shapes(tmp_path):
-  task = _task(tmp_path, _pairs(100), num_buckets=3)
-  shapes = {task.training_batch(step).sources.shape for step in range(120)}
-  assert len(shapes) == 3
-  # One to four words and EOS.
-  assert {length for _, length in shapes} < {2, 3, 4, 5}
-  task = _task(tmp_path, _pairs(100), num_buckets=7)
-  assert {task.training_batch(step).sources.shape[1] for step in range(120)} == {2, 3, 4, 5}
+def test_number_of_buckets_follows_the_config(make_text_task):
+  task = make_text_task(PAIRS, num_buckets=3)
+  lengths = {task.training_batch(step).sources.shape[1] for step in range(60)}
+  assert len(lengths) == 3 and lengths < {2, 3, 4, 5}  # one to four words and EOS
