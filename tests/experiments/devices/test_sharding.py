@@ -48,7 +48,7 @@ print(jax.device_count())
   # It is too late here.
   jax.devices()
   with pytest.raises(
-    DeviceError, match="^--cpu_devices=3 has no effect, because the config file has used JAX$"
+    DeviceError, match="--cpu_devices=3 has no effect, because the config file has used JAX"
   ):
     sharding.set_cpu_device_count(3)
 

@@ -4,6 +4,8 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -87,10 +89,16 @@ def test_invalid_metrics_are_errors(tmp_path, line, message):
 
 
 def test_full_disks_are_one_line(tmp_path):
-  (tmp_path / "tensorboard").touch()  # it cannot be a folder
-  with pytest.raises(WorkdirError) as caught:
-    workdir.MetricsWriter(tmp_path, 0)
-  assert str(caught.value) == f"cannot write to {tmp_path}: File exists"
+  before, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
+    try:
+      resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+      with pytest.raises(WorkdirError) as caught:
+        metrics.write(5, {"train/loss": 2.5})
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+      signal.signal(signal.SIGXFSZ, before)
+  assert str(caught.value) == f"cannot write to {tmp_path}: File too large"
 
 
 @pytest.mark.parametrize(
