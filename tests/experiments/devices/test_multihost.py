@@ -15,11 +15,10 @@ from experiments.runs import workdir
 
 pytestmark = pytest.mark.nightly
 
-STEPS, LOG_EVERY, VALIDATE_EVERY = 120, 10, 60
 FLAGS = [
-  f"--config.train.num_train_steps={STEPS}",
-  f"--config.train.log_every_steps={LOG_EVERY}",
-  f"--config.train.eval_every_steps={VALIDATE_EVERY}",
+  "--config.train.num_train_steps=120",
+  "--config.train.log_every_steps=10",
+  "--config.train.eval_every_steps=60",
   "--config.data.num_buckets=2",
   "--config.train.batch_size=5",  # with one padding row on two devices
   "--config.train.learning_rate=0.001",  # low, so that rounding errors stay small
@@ -58,8 +57,10 @@ def alone(tmp_path_factory):
   return folder
 
 
-def assert_same_records(folder, expected):
+def assert_same_run(folder, expected):
   records, expected_records = workdir.read_metrics(folder), workdir.read_metrics(expected)
+  records += [*workdir.read_results(folder).values()]
+  expected_records += [*workdir.read_results(expected).values()]
   assert [list(record) for record in records] == [list(record) for record in expected_records]
   for record, expected_record in zip(records, expected_records, strict=True):
     np.testing.assert_allclose(list(record.values()), list(expected_record.values()), rtol=1e-4)
@@ -68,57 +69,47 @@ def assert_same_records(folder, expected):
 def test_one_process_resumes_two(alone, tmp_path):
   folder = tmp_path / "run"
   with two_processes(folder) as (first, second):
-    first.wait_for(f"step {LOG_EVERY}/{STEPS}")
+    first.wait_for("step 10/120")
     os.kill(second.process.pid, signal.SIGTERM)  # stops both
     finished = [first.finish(), second.finish()]
   assert [process.code for process in finished] == [128 + signal.SIGTERM] * 2, finished
   (step,) = (int(path.name) for path in (folder / "checkpoints").iterdir())
   message = f"stopped at step {step}; run the same command again to resume"
   assert [process.errors.splitlines()[-1] for process in finished] == [message] * 2
-  resumed = scripts.run("train", f"--workdir={folder}", *FLAGS)
-  assert resumed.code == 0, resumed
-  assert f"resuming after step {step}" in resumed.output
-  assert_same_records(folder, alone)
+  assert f"resuming after step {step}" in scripts.run("train", f"--workdir={folder}", *FLAGS).output
+  assert_same_run(folder, alone)
 
 
 def test_two_processes_resume_one(alone, tmp_path):
   folder = shutil.copytree(alone, tmp_path / "run")
-  shutil.rmtree(folder / "checkpoints" / str(STEPS))
+  shutil.rmtree(folder / "checkpoints" / "120")
   (folder / "results.json").unlink()
   with two_processes(folder) as processes:
     finished = [process.finish() for process in processes]
   assert [process.code for process in finished] == [0, 0], finished
-  assert_same_records(folder, alone)
-  results, expected = workdir.read_results(folder), workdir.read_results(alone)
-  assert results.keys() == expected.keys()
-  for split in results:
-    np.testing.assert_allclose(results[split]["loss"], expected[split]["loss"], rtol=1e-4)
+  assert_same_run(folder, alone)
   launches = [json.loads(line) for line in (folder / "launches.jsonl").read_text("utf-8").splitlines()]
   assert [(launch["processes"], launch["devices"]) for launch in launches] == [(1, 1), (2, 2)]
-  output, second_output = (process.output for process in finished)
-  assert "on 2 x cpu" in output
-  assert output.count(f"resuming after step {VALIDATE_EVERY} of {STEPS}") == 1
-  assert output.count(f"step {STEPS}/{STEPS}, loss") == 1
-  assert output.count("compiled the step") == 2
-  assert "step" not in second_output
+  # Only the first process prints.
+  first, second = (process.output for process in finished)
+  assert "on 2 x cpu" in first and first.count("resuming after step 60 of 120") == 1
+  assert "step" not in second
 
 
-def test_killed_processes_end_the_others(tmp_path):
+def test_failed_processes_end_the_others(tmp_path):
   with two_processes(tmp_path / "run") as (first, second):
-    first.wait_for(f"step {LOG_EVERY}/{STEPS}")
+    first.wait_for("step 10/120")
     second.process.kill()
     finished = first.finish(60)
   assert finished.code == 2, finished
   assert finished.errors.startswith("error: another process has ended; run the same commands again to resume")
   assert finished.errors.count("\n") == 1
-
-
-def test_failed_processes_end_the_others(tmp_path):
-  (tmp_path / "run").mkdir()
-  (tmp_path / "run" / "tensorboard").touch()  # process 0 cannot create this folder
-  with two_processes(tmp_path / "run") as processes:
+  folder = tmp_path / "other"
+  folder.mkdir()
+  (folder / "tensorboard").touch()  # process 0 cannot create this folder
+  with two_processes(folder) as processes:
     first, second = (process.finish(60) for process in processes)
-  assert (first.code, first.errors) == (2, f"error: cannot write to {tmp_path / 'run'}: File exists\n")
+  assert (first.code, first.errors) == (2, f"error: cannot write to {folder}: File exists\n")
   assert second.code != 0, second  # 2, or a signal if JAX ends it first, from a thread of its own
 
 
@@ -134,22 +125,14 @@ OTHER = "another process failed to start; see its error"
     ("--workdir=elsewhere", SAME, SAME),
     ("--fsdp_size=2", SAME, SAME),
     ("--cpu_devices=2", DEVICES, DEVICES),
-    (
-      "--config.init_from=missing",
-      OTHER,
-      "missing: no run here (run.json is missing); train with --workdir=missing",
-    ),
-    (
-      "--config.train.warmup_fraction=2.5",
-      OTHER,
-      "config.train.warmup_fraction must be in [0, 1), got 2.5",
-    ),
+    ("--config.init_from=missing", OTHER, "missing: no run here (run.json is missing)"),
+    ("--config.train.batch_size=0", OTHER, "config.train.batch_size must be from 1 to 1,048,576, got 0"),
   ],
 )
 def test_processes_start_together(tmp_path, flag, first_error, second_error):
   with two_processes(tmp_path / "run", flag) as processes:
-    finished = [process.finish() for process in processes]
-  assert [process.code for process in finished] == [2, 2], finished
-  errors = [process.errors.splitlines()[0] for process in finished]
-  assert errors == [f"error: {first_error}", f"error: {second_error}"]
+    first, second = (process.finish() for process in processes)
+  assert (first.code, second.code) == (2, 2), (first, second)
+  assert first.errors.startswith(f"error: {first_error}")
+  assert second.errors.startswith(f"error: {second_error}")
   assert not (tmp_path / "run" / "run.json").exists()

@@ -9,7 +9,6 @@ import resource
 import shutil
 import signal
 import socket
-import time
 import warnings
 
 import jax
@@ -77,46 +76,6 @@ def test_any_damage_is_detected(tmp_path, capfd):
     else:
       assert_is_of(checkpoint, 200)
     shutil.rmtree(run)
-
-
-def weights_of(step):
-  return {"weights": jnp.asarray(np.random.default_rng(step).normal(size=20_000).astype(np.float32))}
-
-
-def restore_weights(checkpoints):
-  """Restores the newest weights, checks them, and returns their step."""
-  checkpoint = checkpoints.restore(weights_of(0))
-  if checkpoint is None:
-    return 0
-  np.testing.assert_array_equal(checkpoint.state["weights"], weights_of(checkpoint.step)["weights"])
-  assert checkpoint.position == {"step": checkpoint.step}
-  return checkpoint.step
-
-
-def save_until_killed(connection, folder):
-  checkpoints = open_checkpoints(folder)
-  start = restore_weights(checkpoints)
-  for step in itertools.count(start + 1):
-    checkpoints.save(step, weights_of(step), {"step": step}, (step * 7 % 5) / 5)
-    if step == start + 1:
-      connection.send(start)
-
-
-def test_kills_keep_valid_checkpoints(tmp_path):
-  folder, rng, starts = tmp_path / "checkpoints", random.Random(0), []
-  for _ in range(8):
-    with child(save_until_killed, folder) as (_, connection):
-      starts.append(receive(connection))
-      time.sleep(rng.uniform(0, 0.3))
-  assert starts[0] == 0
-  assert all(after > before for before, after in itertools.pairwise(starts))
-  checkpoints = open_checkpoints(folder)
-  last = restore_weights(checkpoints)
-  assert last > starts[-1]
-  checkpoints.save(last + 1, weights_of(last + 1), {}, None)
-  # The newest two, two with a score, and the best. Partial files are removed.
-  assert len(steps_in(folder)) <= 5
-  assert not (tmp_path / "damaged").exists()
 
 
 def save_with_file_limit(connection, limit, folder):
