@@ -128,7 +128,8 @@ def test_unused_fields_are_errors(fields, unused):
 @pytest.mark.parametrize(
   "changes",
   [
-    {"data.task": "parallel_text", "data.train_file": "a.tsv", "data.validation_file": "b.tsv"},
+    {"data.task": "parallel_text", "data.train_file": "a.tsv", "data.validation_file": "b.tsv"}
+    | {"train.alignment_loss_weight": 0.5},
     {"data.task": "scan", "data.split": "length", "data.scan_max_train_actions": 47},
     {"data.task": "scan", "evaluation.num_eval_examples": 0, "evaluation.num_validation_examples": 0},
     {"model.features": 7},  # no heads
