@@ -136,41 +136,25 @@ def test_examples_have_alignments_of_words(text_task):
   assert (example.alignment, example.possible) == (None, frozenset())
 
 
+SUBWORDS = {"tokenization": "subword"}
+GUIDED = {"alignment_loss_weight": 0.5}
+
+
 @pytest.mark.parametrize(
-  ("pairs", "options", "message"),
+  ("options", "message"),
   [
-    (
-      [("a b", "x y")],
-      {"max_train_length": 1},
-      "all pairs are longer than config.data.max_train_length=1 words",
-    ),
-    ([("a", "xy")], {"min_count": 2}, ", source: config.data.min_count must be at most 1, the count of the"),
-    (
-      [("a", "xy")],
-      {"tokenization": "subword", "vocabulary_size": 7},
-      ", source: config.data.source_vocabulary_size must be at least 262 for this text, got 7 "
-      "(config.data.vocabulary_size sets both sides)",
-    ),
-    (
-      [("a", "xy")],
-      {"tokenization": "subword", "target_vocabulary_size": 9000},
-      ", target: config.data.target_vocabulary_size must be at most ",
-    ),
-    (
-      [("a", "x", "0-0"), ("b", "y")],
-      {"alignment_loss_weight": 0.5},
-      "config.train.alignment_loss_weight needs an alignment on each line, got 1 of 2",
-    ),
-    (
-      [("a", "x", "0-0")],
-      {"alignment_loss_weight": 0.5, "tokenization": "character"},
-      "config.data.tokenization must be word with config.train.alignment_loss_weight, got 'character'",
-    ),
+    ({"max_train_length": 1}, "pairs.tsv: all pairs are longer than config.data.max_train_length=1 words"),
+    ({"min_count": 3}, "pairs.tsv, source: config.data.min_count must be at most 2, the count of the most"),
+    (SUBWORDS | {"vocabulary_size": 7}, "source: config.data.source_vocabulary_size must be at least 264 fo"),
+    (SUBWORDS | {"vocabulary_size": 7}, "got 7 (config.data.vocabulary_size sets both sides)"),
+    (SUBWORDS | {"target_vocabulary_size": 900}, "target: config.data.target_vocabulary_size must be at mos"),
+    (GUIDED, "config.train.alignment_loss_weight needs an alignment on each line, got 1 of 2"),
+    (GUIDED | {"tokenization": "character"}, "config.data.tokenization must be word with config.train.align"),
   ],
 )
-def test_unsuitable_text_is_an_error(text_task, pairs, options, message):
+def test_unsuitable_text_is_an_error(text_task, options, message):
   with pytest.raises(DataError, match=re.escape(message)):
-    text_task(pairs, **options).training_batch(0)
+    text_task([("a b", "x y", "0-0"), ("a c", "x y")], **options).training_batch(0)
 
 
 def test_unknown_names_are_errors(text_task):
@@ -181,37 +165,27 @@ def test_unknown_names_are_errors(text_task):
 
 
 UNSPACED = [(f"我在学中文{letter}", f"word {letter}") for letter in string.ascii_lowercase]
-NO_SPACES = (
-  "the source text has no spaces between words; use --config.data.tokenization=subword instead of word"
-)
+SPACED = [(" ".join(source), target) for source, target in UNSPACED]
+BROKEN = [*PAIRS, ("a\x1b b", "c\ufffd")]
 
 
 @pytest.mark.parametrize(
-  ("pairs", "validation", "tokenization", "warnings"),
+  ("pairs", "validation", "tokenization", "warning"),
   [
-    (PAIRS, ("0", "0"), "word", []),
-    (PAIRS[:3] * 3, ("0", "0"), "word", ["training pairs that repeat another: 6 of 9"]),
-    (
-      PAIRS,
-      PAIRS[3],
-      "word",
-      ["validation pairs that are also training pairs: 1 of 1; validation scores may be too high"],
-    ),
-    (
-      [*PAIRS, ("a\x1b b", "c\ufffd")],
-      ("0", "0"),
-      "word",
-      ["training pairs with control characters, such as U+001B: 1 of 41"],
-    ),
-    (UNSPACED, ("0", "0"), "word", [NO_SPACES]),
-    (UNSPACED, ("0", "0"), "character", []),
-    ([(" ".join(source), target) for source, target in UNSPACED], ("0", "0"), "word", []),
+    (PAIRS, ("0", "0"), "word", None),
+    (PAIRS[:3] * 3, ("0", "0"), "word", "training pairs that repeat another: 6 of 9"),
+    (PAIRS, PAIRS[3], "word", "validation pairs that are also training pairs: 1 of 1; validation scores may"),
+    (BROKEN, ("0", "0"), "word", "training pairs with control characters, such as U+001B: 1 of 41"),
+    (UNSPACED, ("0", "0"), "word", "the source text has no spaces between words; use --config.data.tokeniza"),
+    (UNSPACED, ("0", "0"), "character", None),
+    (SPACED, ("0", "0"), "word", None),
   ],
 )
-def test_unusual_text_gives_warnings(text_task, write, pairs, validation, tokenization, warnings):
+def test_unusual_text_gives_warnings(text_task, write, pairs, validation, tokenization, warning):
   task = text_task(pairs, validation_file=write([validation], "validation"), tokenization=tokenization)
   task.training_batch(0)
-  assert list(task.warnings) == warnings
+  assert len(task.warnings) == (warning is not None)
+  assert warning is None or task.warnings[0].startswith(warning)
 
 
 @pytest.mark.parametrize(

@@ -65,35 +65,30 @@ def check(**components):
   check_custom_components(config, task, make_train_spec(config, make_task_model(config, task), make_mesh()))
 
 
-@pytest.mark.parametrize(
-  ("field", "text", "message"),
-  [
-    ("encoder", ENCODER.format("None"), "Mine.__call__ must return attention.Encoded(memory [B S D], "),
-    ("encoder", ENCODER.format("tuple(encoded)"), "for B=2, T=3, S=5, V=12, got tuple([2 5 4], [2 4])"),
-    (
-      "encoder",
-      ENCODER.format("encoded._replace(final_state=encoded.memory)"),
-      "got Encoded([2 5 4], [2 5 4])",
-    ),
-    ("encoder", "def part(*_):\n  pass", "must return a Flax module with the methods __call__"),
-    ("attention", SCORE.format("pass"), "NotImplementedError: Mine must define score(queries, keys)"),
-    ("attention", ATTENTION.format("None"), "Mine.attend_with_kv must return contexts [B T D] and weights"),
-    (
-      "attention",
-      ATTENTION.format("context, weights[..., :1]"),
-      "for B=2, T=1, S=5, V=12, got tuple([2 1 8], [2 1 1])",
-    ),
-    ("attention", ATTENTION.format("context, jnp.nan * weights"), "attention weights must be finite"),
-    ("decoder", DECODER.format("step", "None"), "Mine.step must return the state, logits [B V] and weights"),
-    ("decoder", DECODER.format("output_projection", "self.kernel"), "kernel [H V] and bias [V]"),
-    ("decoder", DECODER.format("prepare", "None"), "must return the initial state and the memory"),
-    ("task", TASK.format("splits = 'test'"), "splits must be a tuple of at least one name, got 'test'"),
-    ("task", TASK.format("splits = ()"), "splits must be a tuple of at least one name, got ()"),
-    ("task", TASK.format("validation_split = None"), "validation_split must be a name, got None"),
-    ("task", TASK.format("training_batch = print"), "training_batch must return a Batch (see `make_batch`)"),
-    ("task", TASK.format("examples = print"), "examples('test', 2) must return a list of Example, got None"),
-  ],
-)
+# fmt: off
+WRONG = [
+  ("encoder", ENCODER.format("None"), "Mine.__call__ must return attention.Encoded(memory [B S D], "),
+  ("encoder", ENCODER.format("tuple(encoded)"), "for B=2, T=3, S=5, V=12, got tuple([2 5 4], [2 4])"),
+  ("encoder", ENCODER.format("encoded._replace(final_state=encoded.memory)"), "Encoded([2 5 4], [2 5 4])"),
+  ("encoder", "def part(*_):\n  pass", "must return a Flax module with the methods __call__"),
+  ("encoder", "from flax.linen import Dense as part", "must be a function that returns a Flax module, got"),
+  ("attention", SCORE.format("pass"), "NotImplementedError: Mine must define score(queries, keys)"),
+  ("attention", ATTENTION.format("None"), "Mine.attend_with_kv must return contexts [B T D] and weights"),
+  ("attention", ATTENTION.format("context, weights[..., :1]"), "T=1, S=5, V=12, got tuple([2 1 8], [2 1 1])"),
+  ("attention", ATTENTION.format("context, jnp.nan * weights"), "attention weights must be finite"),
+  ("decoder", DECODER.format("step", "None"), "Mine.step must return the state, logits [B V] and weights"),
+  ("decoder", DECODER.format("output_projection", "self.kernel"), "kernel [H V] and bias [V]"),
+  ("decoder", DECODER.format("prepare", "None"), "must return the initial state and the memory"),
+  ("task", TASK.format("splits = 'test'"), "splits must be a tuple of at least one name, got 'test'"),
+  ("task", TASK.format("splits = ()"), "splits must be a tuple of at least one name, got ()"),
+  ("task", TASK.format("validation_split = None"), "validation_split must be a name, got None"),
+  ("task", TASK.format("training_batch = print"), "training_batch must return a Batch (see `make_batch`)"),
+  ("task", TASK.format("examples = print"), "examples('test', 2) must return a list of Example, got None"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("field", "text", "message"), WRONG)
 def test_wrong_results_are_named(write_module, field, text, message):
   name = f"{write_module(IMPORTS + text)}:part"
   with pytest.raises(ConfigError) as caught:
@@ -128,10 +123,7 @@ PADDED_ENCODER = ENCODER.format("encoded._replace(final_state=encoded.memory.mea
 
 @pytest.mark.parametrize(
   ("field", "text", "cause"),
-  [
-    ("attention", BATCH_SCORE, "other sentences of the batch"),
-    ("encoder", PADDED_ENCODER, "source padding"),
-  ],
+  [("attention", BATCH_SCORE, "other sentences of the batch"), ("encoder", PADDED_ENCODER, "source padding")],
 )
 def test_sentences_are_independent(write_module, field, text, cause):
   name = f"{write_module(IMPORTS + text)}:part"

@@ -211,12 +211,3 @@ def test_changed_vocabularies_are_errors(folder, side):
   path.unlink()
   with pytest.raises(WorkdirError, match=rf"the vocabulary of the run is missing \({path}\)"):
     make_run_task(folder, record)
-
-
-def test_nothing_is_imported_from_a_run(folder, config, monkeypatch):
-  monkeypatch.syspath_prepend(folder)
-  custom = changed(config, {"data.task": "mine:Task"})
-  write_run(folder, record_of(custom), LANGUAGES)
-  message = f"config.data.task=mine:Task must not be in the folder of a run, .* would search {folder}"
-  with pytest.raises(WorkdirError, match=message):
-    read_record(folder)

@@ -9,7 +9,6 @@ import pytest
 from helpers.small_runs import CONFIG, config_with
 
 from configs import base
-from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import UserError
 from experiments.data.tasks import make_task
 from experiments.devices.sharding import make_mesh
@@ -48,34 +47,24 @@ def test_warm_starts_load_equal_arrays(trained):
 
 
 def test_other_models_cannot_start_warm(trained, tmp_path):
-  begun = tmp_path / "begun"
+  begun, folder = tmp_path / "begun", tmp_path / "run"
   begun.mkdir()
   languages = make_task(CONFIG).source, make_task(CONFIG).target
   write_run(begun, Record(CONFIG, {}, language_digest(languages)), languages)
-  folder = tmp_path / "run"
-  after = dataclasses.replace(CONFIG.model, attend_order="after")
-  for fields, error, message in (
+  after, scan = dataclasses.replace(CONFIG.model, attend_order="after"), base.Data(task="scan")
+  as_in = f"as in config.init_from={trained}"
+  for source, fields, message in (
+    (trained, {"model": after}, f"config.model.attend_order must be 'before', {as_in}, got 'after'"),
     (
-      {"model": after},
-      ConfigError,
-      f"config.model.attend_order must be 'before', as in config.init_from={trained}, got 'after'",
+      trained,
+      {"data": scan},
+      f"config.data.task must be 'toy_translation', {as_in}, whose vocabularies are ",
     ),
-    (
-      {"data": base.Data(task="scan")},
-      ConfigError,
-      f"config.data.task must be 'toy_translation', as in config.init_from={trained}, whose vocabularies "
-      "are used, got 'scan'",
-    ),
-    (
-      {"init_from": str(begun)},
-      UserError,
-      f"{begun}: no complete checkpoint yet; train with",
-    ),
-    ({"init_from": str(folder)}, UserError, f"{folder}: no run here \\(run.json is missing"),
+    (begun, {}, f"{begun}: no complete checkpoint yet; train with"),
+    (folder, {}, f"{folder}: no run here \\(run.json is missing"),
   ):
-    config = config_with(**({"init_from": str(trained)} | fields))
-    with pytest.raises(error, match=message):
-      loop.train(config, folder)
+    with pytest.raises(UserError, match=message):
+      loop.train(config_with(init_from=str(source), **fields), folder)
     assert not folder.exists()
 
 

@@ -34,15 +34,6 @@ def test_constant_schedules_can_be_longer(trained, tmp_path):
     loop.train(CONFIG, tmp_path / "longer")
 
 
-def test_longer_runs_keep_their_warm_up(tmp_path):
-  loop.train(config_with({"warmup_fraction": 0.5, "log_every_steps": 1}), tmp_path)  # 3 of 6 steps
-  longer = {"num_train_steps": 20, "warmup_fraction": 0.175, "log_every_steps": 1}
-  loop.train(config_with(longer), tmp_path)
-  records = workdir.read_metrics(tmp_path)
-  rates = [record["train/learning_rate"] for record in records if "train/loss" in record]
-  np.testing.assert_allclose(rates, [0, 0.1, 0.2] + 17 * [0.3], rtol=1e-6)
-
-
 def test_resuming_needs_no_source_run(trained, tmp_path, break_step):
   def terminate(state):
     signal.raise_signal(signal.SIGTERM)

@@ -98,22 +98,6 @@ def test_full_disks_are_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("content", "message"),
-  [
-    (None, "no results yet; train with --workdir="),
-    ("{", "results.json: invalid JSON"),
-    ("[]", "results.json: expected metrics by split, got"),
-    ('{"test": 3}', "results.json: expected metrics by split, got"),
-  ],
-)
-def test_invalid_results_are_errors(tmp_path, content, message):
-  if content is not None:
-    (tmp_path / "results.json").write_text(content, "utf-8")
-  with pytest.raises(WorkdirError, match=message):
-    workdir.read_results(tmp_path)
-
-
-@pytest.mark.parametrize(
   ("names", "message"),
   [
     ((), ""),
