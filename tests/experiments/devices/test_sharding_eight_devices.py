@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from configs import base
 from experiments.data.batches import Batch, make_batch
 from experiments.devices import sharding
-from experiments.devices.sharding import DeviceError, fetch_local, local_rows, make_mesh, place_batch
+from experiments.devices.sharding import fetch_local, local_rows, make_mesh, place_batch
 from experiments.learning.model import make_model
 from experiments.learning.step import init_state, make_rngs, make_step, make_train_spec
 
@@ -107,13 +107,6 @@ def test_large_arrays_are_sharded(sharded):
     assert before.sharding.is_equivalent_to(after.sharding, after.ndim)
 
 
-def test_local_copies_are_unsharded(sharded):
-  num_shards, run = sharded
-  copies = fetch_local(run.state.params, make_mesh(num_shards))
-  assert {device for copy in jax.tree.leaves(copies) for device in copy.devices()} == {jax.devices()[0]}
-  chex.assert_trees_all_equal(jax.tree.map(np.asarray, copies), jax.tree.map(np.asarray, run.state.params))
-
-
 def test_devices_compute_their_rows(sharded):
   _, run = sharded
   spec, mesh = spec_on(one_device_mesh()), one_device_mesh()
@@ -162,9 +155,3 @@ def test_longest_divisible_axis_is_sharded():
   }.items():
     array = jax.ShapeDtypeStruct(shape, np.float32)
     assert sharding.state_shardings(array, make_mesh(4)).spec == PartitionSpec(*expected)
-
-
-@pytest.mark.parametrize("size", [3, 16])
-def test_shards_must_divide_eight_devices(size):
-  with pytest.raises(DeviceError, match=f"must divide the number of devices, 8, got {size}"):
-    make_mesh(size)

@@ -14,40 +14,35 @@ UNALIGNED = Example(("d", "d", "d"), ("z",), None, "d d d", "z")
 LONG = Example(tuple("e" * 61), tuple("xyzvw"), None, "e " * 60 + "e", "x y z v w")
 
 
-class FakeTask:
+class FakeTranslator:
+  """A translator and its task, with a table of source -> (output, loss, attention weights)."""
+
   splits = ("validation", "test")
+
+  def __init__(self):
+    self.task = self
+    first = np.array([[0.5, 0.25, 0.25], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]])
+    second = np.array([[0.0, 1.0], [0.25, 0.75], [0.625, 0.375], [0.0, 1.0]])
+    self.table = {
+      FIRST.source: (("x", "y"), 1.0, first),
+      SECOND.source: (("z", "w"), 2.5, second),
+      UNALIGNED.source: (("z",), 7.0, np.full((2, 4), 0.25)),
+      LONG.source: (LONG.target, 5.0, None),
+    }
 
   def examples(self, split, count):
     examples = [FIRST, SECOND, UNALIGNED, LONG] if split == "validation" else [SECOND]
     return examples[:count] if count else examples
 
-
-class FakeTranslator:
-  task = FakeTask()
-
-  def __init__(self):
-    first = np.array([[0.5, 0.25, 0.25], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]])
-    second = np.array([[0.0, 1.0], [0.25, 0.75], [0.625, 0.375], [0.0, 1.0]])
-    self.outputs = {
-      FIRST.source: ("x", "y"),
-      SECOND.source: ("z", "w"),
-      UNALIGNED.source: ("z",),
-      LONG.source: LONG.target,
-    }
-    self.scored = {
-      FIRST.source: PairScore(-1.0, 3, first),
-      SECOND.source: PairScore(-2.5, 4, second),
-      UNALIGNED.source: PairScore(-7.0, 2, np.full((2, 4), 0.25)),
-      LONG.source: PairScore(-5.0, 6, None),
-    }
-
   def n_best(self, sources, *, with_attention):
-    outputs = [self.outputs[source] for source in sources]
+    outputs = [self.table[source][0] for source in sources]
     return [[Translation(" ".join(tokens), tokens, 0.0, None)] for tokens in outputs]
 
   def score_tokens(self, pairs, *, with_attention):
-    scored = [self.scored[source] for source, _ in pairs]
-    return scored if with_attention else [pair._replace(attention=None) for pair in scored]
+    rows = [(self.table[source], len(target) + 1) for source, target in pairs]
+    return [
+      PairScore(-loss, count, weights if with_attention else None) for (_, loss, weights), count in rows
+    ]
 
 
 @pytest.fixture
@@ -99,15 +94,14 @@ def test_alignment_metrics_need_links(translator):
 
 def test_exact_match_compares_texts(translator):
   example = FIRST._replace(target=("l'amico", "c'è"), target_text=" l'amico  c'è ")
-  translator.outputs[FIRST.source] = ("l'amico", "c'e\u0300")
+  translator.table[FIRST.source] = (("l'amico", "c'e\u0300"), 1.0, None)
   values = evaluate(translator, [example])
   assert (values["exact_match"], values["chrf"], values["token_accuracy"]) == (1.0, 100.0, 1.0)
 
 
 def test_metric_directions_are_correct(translator):
   better = evaluate(translator, [LONG])
-  translator.outputs[LONG.source] = tuple("xyzvv")
-  translator.scored[LONG.source] = PairScore(-7.0, 6, None)
+  translator.table[LONG.source] = (tuple("xyzvv"), 7.0, None)
   worse = evaluate(translator, [LONG])
   assert set(metrics.HIGHER_IS_BETTER) == set(better) - {"sentences"}
   assert {name: better[name] > worse[name] for name in metrics.HIGHER_IS_BETTER} == metrics.HIGHER_IS_BETTER
@@ -139,8 +133,8 @@ def test_tables_have_dashes_for_missing_values():
 
 
 def test_translations_are_printed(translator, capsys):
-  translator.outputs[SECOND.source] = ("z\x1b[2J",)
-  translator.outputs[FIRST.source] = ("x", " y")  # equal to the reference but for the space
+  translator.table[SECOND.source] = (("z\x1b[2J",), 1.0, None)
+  translator.table[FIRST.source] = (("x", " y"), 1.0, None)  # equal to the reference but for the space
   reporting.show_translations(translator)
   # The longest source that fits comes first. Control characters are escaped.
   assert capsys.readouterr().out.strip("\n").split("\n\n") == [

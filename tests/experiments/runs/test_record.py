@@ -185,17 +185,13 @@ def test_records_are_written_last(tmp_path, config, side):
 
 
 def test_language_digests_have_tokenizers_and_models():
-  texts = ["the cat sleeps", "a dog barks"] * 20
   options = {"tokenization": "subword", "lowercase": True, "min_count": 1, "vocabulary_size": 0}
+  texts = ["the cat sleeps", "a dog barks"] * 20
   first, second = (TextProcessor.learn(texts, subword_model=kind, **options) for kind in ("unigram", "bpe"))
-  languages = (
-    first,
-    dataclasses.replace(second, vocabulary=first.vocabulary),
-    dataclasses.replace(first, vocabulary=second.vocabulary),
-    dataclasses.replace(first, lowercase=False),
-    dataclasses.replace(first, tokenizer=WordTokenizer()),
-  )
-  assert len({language_digest((first, language)) for language in languages}) == len(languages)
+  changes = {"vocabulary": second.vocabulary, "lowercase": False, "tokenizer": second.tokenizer}
+  languages = [first, *(dataclasses.replace(first, **{name: value}) for name, value in changes.items())]
+  languages.append(dataclasses.replace(first, tokenizer=WordTokenizer()))
+  assert len({language_digest((first, language)) for language in languages}) == 5
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -123,16 +123,13 @@ def test_profiles_record_selected_steps(events, tmp_path, start, first, last):
 
 def test_profiles_may_be_missing(events, tmp_path):
   train(events, tmp_path, None)
-  assert events == list(range(1, 21))
-  events.clear()
   train(events, tmp_path, (3, 8), start=8)
-  assert events == [*range(9, 21), "no profile was written: steps 3 to 8 did not run"]
+  text = "no profile was written: steps 3 to 8 did not run"
+  assert events == [*range(1, 21), *range(9, 21), text]
 
 
-@pytest.mark.parametrize("error", [None, KeyError])
-def test_profiles_can_end_early(events, tmp_path, error):
+def test_profiles_can_end_early(events, tmp_path):
   with contextlib.suppress(KeyError), Profile(tmp_path, (3, 30), events.append) as profile:
     profile.before(3, 3)
-    if error:
-      raise error
+    raise KeyError
   assert events == ["waited for 3", "start", "stop", f"wrote a profile to {tmp_path}"]

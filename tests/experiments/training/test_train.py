@@ -251,12 +251,3 @@ def test_rows_are_padded_for_devices():
   assert {count: len(sources) for count, sources in rows.items()} == {1: 6, 3: 6, 4: 8}
   np.testing.assert_array_equal(rows[4][:5], TASK.training_batch(0).sources)
   assert not rows[4][5:].any()
-
-
-def test_errors_in_batches_are_raised():
-  class Broken:
-    def training_batch(self, step):
-      raise KeyError(step)
-
-  with pytest.raises(KeyError):
-    next(loop.make_pipeline(Broken(), PIPELINE, 1))

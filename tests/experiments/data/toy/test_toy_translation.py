@@ -69,10 +69,12 @@ def test_examples_have_words_and_text():
 
 
 def test_examples_check_their_arguments():
-  with pytest.raises(DataError, match="the number of examples of toy_translation must be at least 1, got 0"):
-    make_toy().examples("test", 0)
-  with pytest.raises(DataError, match=r"^split must be one of train, validation, .*, got 'tests'$"):
-    make_toy().examples("tests", 3)
+  for split, count, message in (
+    ("test", 0, "the number of examples of toy_translation must be at least 1, got 0"),
+    ("tests", 3, "split must be one of train, validation, test, length, composition, got 'tests'"),
+  ):
+    with pytest.raises(DataError, match=message):
+      make_toy().examples(split, count)
 
 
 def test_text_round_trips():
