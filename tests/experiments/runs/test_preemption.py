@@ -28,19 +28,29 @@ FLAGS = [
 ]
 
 
-def is_writing(folder):
-  return any((folder / "checkpoints").glob("unfinished/*"))
+def unfinished(folder):
+  """Returns when an unfinished checkpoint was changed, or None."""
+  try:
+    return (folder / "checkpoints" / "unfinished").stat().st_mtime_ns
+  except FileNotFoundError:
+    return None
 
 
 def kill(folder, text, seconds):
-  """Starts a run, and kills it some seconds after it prints a text, or while it writes a checkpoint."""
+  """Kills a run some seconds after it prints a text, or begins to write a checkpoint.
+
+  Returns whether it was killed while it wrote a checkpoint.
+  """
+  before = None, unfinished(folder)
   with scripts.start("train", f"--workdir={folder}", *FLAGS) as running:
-    while running.process.is_alive() and not (text in running.output() if text else is_writing(folder)):
+    while running.process.is_alive():
+      if text in running.output() if text else unfinished(folder) not in before:
+        break
       time.sleep(0.001)
     time.sleep(seconds)
     running.process.kill()
     assert running.finish().code == -signal.SIGKILL
-  return is_writing(folder)
+  return unfinished(folder) not in before
 
 
 def test_killed_runs_have_the_same_bits(tmp_path):
