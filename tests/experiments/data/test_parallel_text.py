@@ -160,8 +160,12 @@ def test_unsuitable_text_is_an_error(text_task, options, message):
 def test_unknown_names_are_errors(text_task):
   with pytest.raises(DataError, match=r"^split must be one of train, validation, got 'test'$"):
     text_task([("a", "x")]).examples("test", 0)
-  with pytest.raises(ConfigError, match=r"^config.data.task must be one of toy_translation, scan, "):
-    make_task(base.Config(data=base.Data(task="toy")))
+  for task, message in (
+    ("toy", "must be one of toy_translation, scan, "),
+    ("re:Match", "must be a subclass of"),
+  ):
+    with pytest.raises(ConfigError, match=f"^config.data.task.*{message}"):
+      make_task(base.Config(data=base.Data(task=task)))
 
 
 UNSPACED = [(f"我在学中文{letter}", f"word {letter}") for letter in string.ascii_lowercase]
