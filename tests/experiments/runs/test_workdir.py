@@ -6,8 +6,6 @@ import os
 import pathlib
 import resource
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -121,41 +119,19 @@ def test_incomplete_runs_are_errors(tmp_path, names, message):
   assert str(caught.value) == f"{tmp_path}: {message}; pass another --workdir"
 
 
-HOLD = """
-import pathlib, sys, time
-from experiments.runs.workdir import workdir_lock
-with workdir_lock(pathlib.Path(sys.argv[1])):
-  print("locked", flush=True)
-  time.sleep(600)
-"""
-
-
-def test_locks_end_with_the_process(tmp_path):
+def test_locks_exclude_other_processes(tmp_path):
   folder = tmp_path / "runs" / "first"
-  command = [sys.executable, "-c", HOLD, str(folder)]
-  environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-  process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-  try:
-    assert process.stdout.readline() == b"locked\n"
+  assert not workdir.is_locked(folder)
+  with pytest.raises(KeyError), workdir_lock(folder):
     assert workdir.is_locked(folder)
-    with pytest.raises(WorkdirError, match=f"^{folder}: another process is training this run$"):
-      workdir_lock(folder).__enter__()
-  finally:
-    process.kill()
-    process.communicate()
-  with workdir_lock(folder):
-    pass
-
-
-def test_locks_end_with_the_block(tmp_path):
-  assert not workdir.is_locked(tmp_path)
-  with pytest.raises(KeyError), workdir_lock(tmp_path):
-    assert workdir.is_locked(tmp_path)
     raise KeyError
-  assert not workdir.is_locked(tmp_path)
+  assert not workdir.is_locked(folder)
+  descriptor = os.open(folder / ".lock", os.O_RDWR)
+  fcntl.flock(descriptor, fcntl.LOCK_EX)  # as another process does
+  assert workdir.is_locked(folder)
+  with pytest.raises(WorkdirError, match=f"^{folder}: another process is training this run$"):
+    workdir_lock(folder).__enter__()
   # A short lock, such as that of is_locked, is awaited.
-  descriptor = os.open(tmp_path / ".lock", os.O_RDWR)
-  fcntl.flock(descriptor, fcntl.LOCK_EX)
   threading.Timer(0.03, lambda: os.close(descriptor)).start()
-  with workdir_lock(tmp_path):
+  with workdir_lock(folder):
     pass

@@ -18,7 +18,7 @@ from helpers.small_runs import CONFIG, STEPS, config_with
 
 from configs import base
 from experiments.cli.config_fields import ConfigError
-from experiments.cli.errors import Preempted, TrainingDiverged
+from experiments.cli.errors import DataError, Preempted, TrainingDiverged
 from experiments.data.tasks import make_task
 from experiments.devices.sharding import DeviceError, make_mesh
 from experiments.learning.model import make_task_model
@@ -84,9 +84,8 @@ def test_resumed_runs_have_the_same_bits(trained, tmp_path, break_step, capsys):
   output = capsys.readouterr().out
   assert f"resuming after step 5 of {STEPS}\n" in output
   assert (tmp_path / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
-  for checkpoint in ("best", "last", "average"):
-    runs = (load(folder, checkpoint=checkpoint).params for folder in (tmp_path, trained))
-    chex.assert_trees_all_equal(*runs)
+  # The average does not have the state at the stop.
+  chex.assert_trees_all_equal(*(load(run, checkpoint="average").params for run in (tmp_path, trained)))
   # The last loss is far above that in training.
   assert "the model memorizes training text; try a larger config.model.dropout_rate, or more data" in output
 
@@ -197,7 +196,13 @@ def test_overfitting_has_advice(tmp_path, data, advice):
 
 def test_launch_errors_write_nothing(tmp_path):
   large = dataclasses.replace(CONFIG.model, features=2**20, embed_dim=2**20)
+  good, bad = tmp_path / "good.tsv", tmp_path / "bad.tsv"
+  good.write_text("a\tb\n", "utf-8")
+  bad.write_text("a\n", "utf-8")
+  files = {"train_file": str(good), "validation_file": str(good), "test_file": str(bad)}
+  text = base.Data(task="parallel_text", min_count=1, **files)
   for config, options, error, message in (
+    (config_with(data=text), {}, DataError, "bad.tsv:1: expected source TAB target"),
     (CONFIG, {"fsdp_size": 3}, DeviceError, "--fsdp_size must divide the number of devices, 1, got 3"),
     (config_with(model=large), {}, ConfigError, r"fit into the memory of this machine, [\d,]+ GiB, got "),
     (config_with({"batch_size": 0}), {}, ConfigError, "config.train.batch_size must be from 1"),
