@@ -2,9 +2,8 @@
 
 import jax
 import pytest
-from helpers.small_runs import CONFIG, ONE_DEVICE, Steps
+from helpers.small_runs import CONFIG
 
-from experiments.runs import restore, run_setup
 from experiments.training import loop
 
 
@@ -21,29 +20,40 @@ def write_module(tmp_path, monkeypatch):
   return write
 
 
-@pytest.fixture(scope="module")
-def fast():
-  """Trains on one device, with steps that are compiled once."""
-  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
-    for module in (run_setup, restore):
-      patch.setattr(module, "make_mesh", lambda shards=1: ONE_DEVICE)
-    patch.setattr(loop, "make_step", Steps(lambda state: state))
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+  """The folder of a run of CONFIG. Tests must not change it."""
+  folder = tmp_path_factory.mktemp("trained") / "run"
+  with jax.numpy_dtype_promotion("standard"):
+    loop.train(CONFIG, folder)
+  return folder
+
+
+@pytest.fixture
+def as_users_run():
+  """JAX's default promotion, which custom components and optax use."""
+  with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
     yield
 
 
 @pytest.fixture
 def break_step(monkeypatch):
-  """Returns a function that damages the state that a step returns."""
+  """Returns a function that damages the state that a step of training returns.
+
+  It patches the training loop, since nothing else runs at a given step.
+  """
+  make_step = loop.make_step
 
   def install(broken_step, damage):
-    steps = Steps(lambda state: damage(state) if int(state.step) == broken_step else state)
-    monkeypatch.setattr(loop, "make_step", steps)
+    def make_broken_step(spec):
+      step = make_step(spec)
+
+      def broken(state, batch, rng):
+        state, gradient_norm = step(state, batch, rng)
+        return (damage(state) if int(state.step) == broken_step else state), gradient_norm
+
+      return broken
+
+    monkeypatch.setattr(loop, "make_step", make_broken_step)
 
   return install
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, fast):
-  folder = tmp_path_factory.mktemp("run")
-  loop.train(CONFIG, folder)
-  return folder

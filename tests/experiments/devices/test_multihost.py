@@ -1,4 +1,4 @@
-"""Tests of training with two processes on one machine."""
+"""Training with two processes on one machine."""
 
 import contextlib
 import json
@@ -13,11 +13,12 @@ from helpers import scripts
 
 from experiments.runs import workdir
 
-STEPS, LOG_EVERY, VALIDATE_EVERY = 120, 10, 60
-FLAGS = (
-  f"--config.train.num_train_steps={STEPS}",
-  f"--config.train.log_every_steps={LOG_EVERY}",
-  f"--config.train.eval_every_steps={VALIDATE_EVERY}",
+pytestmark = pytest.mark.nightly
+
+FLAGS = [
+  "--config.train.num_train_steps=120",
+  "--config.train.log_every_steps=10",
+  "--config.train.eval_every_steps=60",
   "--config.data.num_buckets=2",
   "--config.train.batch_size=5",  # with one padding row on two devices
   "--config.train.learning_rate=0.001",  # low, so that rounding errors stay small
@@ -30,30 +31,21 @@ FLAGS = (
   "--config.evaluation.num_validation_examples=2",
   "--config.evaluation.batch_size=2",
   "--config.evaluation.max_decode_length=3",
-)
+]
 
 
 @contextlib.contextmanager
-def two_processes(folder, *, second_flags=("--config.seed=0",)):
+def two_processes(folder, *second_flags):
   """Yields two processes that train together. The second one has additional flags."""
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{free.getsockname()[1]}"
-  with contextlib.ExitStack() as exits:
-    yield [
-      exits.enter_context(
-        scripts.start(
-          "train",
-          f"--workdir={folder}",
-          *FLAGS,
-          f"--coordinator={address}",
-          "--num_processes=2",
-          f"--process_id={index}",
-          *(second_flags if index else ()),
-        )
-      )
-      for index in range(2)
-    ]
+  flags = [*FLAGS, f"--workdir={folder}", f"--coordinator={address}", "--num_processes=2"]
+  with (
+    scripts.start("train", *flags, "--process_id=0") as first,
+    scripts.start("train", *flags, "--process_id=1", *second_flags) as second,
+  ):
+    yield first, second
 
 
 @pytest.fixture(scope="module")
@@ -65,111 +57,82 @@ def alone(tmp_path_factory):
   return folder
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-  """The folder of a run with two processes that was stopped by a signal to the second, and their outputs."""
-  folder = tmp_path_factory.mktemp("runs") / "together"
-  with two_processes(folder) as (first, second):
-    first.wait_for(f"step {LOG_EVERY}/{STEPS}")
-    os.kill(second.process.pid, signal.SIGTERM)
-    return folder, [first.finish(), second.finish()]
-
-
-def _assert_same_records(folder, expected):
+def assert_same_run(folder, expected):
   records, expected_records = workdir.read_metrics(folder), workdir.read_metrics(expected)
+  records += [*workdir.read_results(folder).values()]
+  expected_records += [*workdir.read_results(expected).values()]
   assert [list(record) for record in records] == [list(record) for record in expected_records]
   for record, expected_record in zip(records, expected_records, strict=True):
     np.testing.assert_allclose(list(record.values()), list(expected_record.values()), rtol=1e-4)
 
 
-@pytest.mark.exhaustive
-def test_one_signal_stops_both(stopped):
-  folder, finished = stopped
+def test_one_process_resumes_two(alone, tmp_path):
+  folder = tmp_path / "run"
+  with two_processes(folder) as (first, second):
+    first.wait_for("step 10/120")
+    os.kill(second.process.pid, signal.SIGTERM)  # stops both
+    finished = [first.finish(), second.finish()]
   assert [process.code for process in finished] == [128 + signal.SIGTERM] * 2, finished
   (step,) = (int(path.name) for path in (folder / "checkpoints").iterdir())
-  assert LOG_EVERY <= step < STEPS
   message = f"stopped at step {step}; run the same command again to resume"
   assert [process.errors.splitlines()[-1] for process in finished] == [message] * 2
-  assert not (folder / "results.json").exists()
+  assert f"resuming after step {step}" in scripts.run("train", f"--workdir={folder}", *FLAGS).output
+  assert_same_run(folder, alone)
 
 
-@pytest.mark.exhaustive
-def test_killed_processes_end_the_others(tmp_path):
+def test_two_processes_resume_one(alone, tmp_path):
+  folder = shutil.copytree(alone, tmp_path / "run")
+  shutil.rmtree(folder / "checkpoints" / "120")
+  (folder / "results.json").unlink()
+  with two_processes(folder) as processes:
+    finished = [process.finish() for process in processes]
+  assert [process.code for process in finished] == [0, 0], finished
+  assert_same_run(folder, alone)
+  launches = [json.loads(line) for line in (folder / "launches.jsonl").read_text("utf-8").splitlines()]
+  assert [(launch["processes"], launch["devices"]) for launch in launches] == [(1, 1), (2, 2)]
+  # Only the first process prints.
+  first, second = (process.output for process in finished)
+  assert "on 2 x cpu" in first and first.count("resuming after step 60 of 120") == 1
+  assert "step" not in second
+
+
+def test_failed_processes_end_the_others(tmp_path):
   with two_processes(tmp_path / "run") as (first, second):
-    first.wait_for(f"step {LOG_EVERY}/{STEPS}")
+    first.wait_for("step 10/120")
     second.process.kill()
     finished = first.finish(60)
   assert finished.code == 2, finished
   assert finished.errors.startswith("error: another process has ended; run the same commands again to resume")
   assert finished.errors.count("\n") == 1
-
-
-@pytest.mark.exhaustive
-def test_failed_processes_end_the_others(tmp_path):
-  (tmp_path / "run").mkdir()
-  (tmp_path / "run" / "tensorboard").touch()  # process 0 cannot create this folder
-  with two_processes(tmp_path / "run") as processes:
-    first, second = (process.finish(60) for process in processes)
-  assert (first.code, first.errors) == (2, f"error: cannot write to {tmp_path / 'run'}: File exists\n")
-  assert second.code != 0, second  # 2, or a signal if JAX ends it first, from a thread of its own
-
-
-@pytest.mark.exhaustive
-def test_one_process_resumes_two(stopped, alone, tmp_path):
-  folder = shutil.copytree(stopped[0], tmp_path / "run")
-  finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
-  assert finished.code == 0, finished
-  assert "resuming after step" in finished.output
-  _assert_same_records(folder, alone)
-
-
-@pytest.mark.exhaustive
-def test_two_processes_resume_one(alone, tmp_path):
-  folder = shutil.copytree(alone, tmp_path / "run")
-  shutil.rmtree(folder / "checkpoints" / str(STEPS))
-  (folder / "results.json").unlink()
+  folder = tmp_path / "other"
+  folder.mkdir()
+  (folder / "tensorboard").touch()  # process 0 cannot create this folder
   with two_processes(folder) as processes:
-    finished = [process.finish() for process in processes]
-  assert [process.code for process in finished] == [0, 0], finished
-  _assert_same_records(folder, alone)
-  results, expected = (json.loads((run / "results.json").read_text("utf-8")) for run in (folder, alone))
-  assert results.keys() == expected.keys()
-  for split in results:
-    np.testing.assert_allclose(results[split]["loss"], expected[split]["loss"], rtol=1e-4)
-  launches = [json.loads(line) for line in (folder / "launches.jsonl").read_text("utf-8").splitlines()]
-  assert [launch["processes"] for launch in launches] == [1, 2]
-  assert [launch["devices"] for launch in launches] == [1, 2]
-  output, second_output = (process.output for process in finished)
-  assert "on 2 x cpu" in output
-  assert output.count(f"resuming after step {VALIDATE_EVERY} of {STEPS}") == 1
-  assert output.count(f"step {STEPS}/{STEPS}, loss") == 1
-  assert output.count("compiled the step") == 2
-  assert "step" not in second_output
+    first, second = (process.finish(60) for process in processes)
+  assert (first.code, first.errors) == (2, f"error: cannot write to {folder}: File exists\n")
+  assert second.code != 0, second  # 2, or a signal if JAX ends it first, from a thread of its own
 
 
 SAME = "all processes must have the same config, workdir, data and version, got different ones"
 DEVICES = "all processes must have the same number of devices, got [1, 2]"
-MISSING = "missing: no run here (run.json is missing); train with --workdir=missing"
-WRONG = "config.train.warmup_fraction must be in [0, 1), got 2.5"
+OTHER = "another process failed to start; see its error"
 
 
 @pytest.mark.parametrize(
-  ("flag", "second_error", "first_error"),
+  ("flag", "first_error", "second_error"),
   [
     ("--config.seed=7", SAME, SAME),
     ("--workdir=elsewhere", SAME, SAME),
     ("--fsdp_size=2", SAME, SAME),
-    ("--config.init_from=missing", MISSING, "another process failed to start; see its error"),
     ("--cpu_devices=2", DEVICES, DEVICES),
-    ("--config.train.warmup_fraction=2.5", WRONG, "another process failed to start; see its error"),
+    ("--config.init_from=missing", OTHER, "missing: no run here (run.json is missing)"),
+    ("--config.train.batch_size=0", OTHER, "config.train.batch_size must be from 1 to 1,048,576, got 0"),
   ],
 )
-def test_processes_start_together(tmp_path, flag, second_error, first_error):
-  with two_processes(tmp_path / "run", second_flags=(flag,)) as (first, second):
-    finished = [first.finish(), second.finish()]
-  assert [process.code for process in finished] == [2, 2], finished
-  assert [process.errors.splitlines()[0] for process in finished] == [
-    f"error: {first_error}",
-    f"error: {second_error}",
-  ]
+def test_processes_start_together(tmp_path, flag, first_error, second_error):
+  with two_processes(tmp_path / "run", flag) as processes:
+    first, second = (process.finish() for process in processes)
+  assert (first.code, second.code) == (2, 2), (first, second)
+  assert first.errors.startswith(f"error: {first_error}")
+  assert second.errors.startswith(f"error: {second_error}")
   assert not (tmp_path / "run" / "run.json").exists()

@@ -1,290 +1,257 @@
-"""Tests of experiments/training/loop.py in this process. test_scripts.py runs the script."""
+"""The training loop, in this process. tests/experiments/test_scripts.py runs the script."""
 
-import contextlib
 import dataclasses
+import io
+import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.small_runs import CONFIG, ONE_DEVICE, STEPS, config_with, params_of, send
+from helpers.small_runs import CONFIG, STEPS, config_with
 
+from configs import base
 from experiments.cli.config_fields import ConfigError
-from experiments.cli.errors import Preempted, TrainingDiverged
+from experiments.cli.errors import DataError, Preempted, TrainingDiverged
 from experiments.data.tasks import make_task
-from experiments.data.vocabularies import PAD_ID
-from experiments.devices.sharding import DeviceError
-from experiments.learning.step import abstract_state, make_train_spec
-from experiments.runs import load, run_setup, workdir
-from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.record import Record, read_config, read_record, write_record
+from experiments.devices.sharding import DeviceError, make_mesh
+from experiments.learning.model import make_task_model
+from experiments.learning.step import LossSums, TrainState, abstract_state, make_train_spec
+from experiments.runs import load, workdir
+from experiments.runs.checkpoints import open_checkpoints
+from experiments.runs.record import read_config, read_record
 from experiments.training import hooks, loop
 
-pytestmark = pytest.mark.usefixtures("fast")
+pytestmark = pytest.mark.usefixtures("as_users_run")
 
 
-@pytest.fixture
-def validate_as(monkeypatch):
-  """Returns a function that sets the results of successive validations."""
-
-  def install(values):
-    values = iter(values)
-    missing = {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.0}
-    monkeypatch.setattr(
-      hooks, "evaluate", lambda translator, examples, custom_metrics: missing | next(values)
-    )
-
-  return install
+def checkpoints_of(folder):
+  return open_checkpoints(CONFIG, folder)
 
 
-@contextlib.contextmanager
-def checkpoints_of(folder, higher_is_better=False):
-  checkpoints = Checkpoints(folder / "checkpoints", higher_is_better=higher_is_better)
-  yield checkpoints
+def validations_of(folder):
+  """Returns the validation losses of a run, by step."""
+  records = workdir.read_metrics(folder)
+  return {r["step"]: r["validation/loss"] for r in records if "validation/loss" in r}
 
 
-# Diverged training.
+def terminate(state):
+  os.kill(os.getpid(), signal.SIGTERM)
+  return state
 
 
-def _lose_loss(state):
-  return state._replace(sums=state.sums._replace(loss=jax.device_put(jnp.inf, state.sums.loss.sharding)))
-
-
-def _lose_one_parameter(state):
+def lose_one_parameter(state):
   leaves, structure = jax.tree.flatten(state.params)
-  broken = leaves[3].at[(0,) * leaves[3].ndim].set(jnp.nan)
-  leaves[3] = jax.device_put(broken, leaves[3].sharding)
+  leaves[3] = leaves[3].at[(0,) * leaves[3].ndim].set(jnp.nan)
   return state._replace(params=jax.tree.unflatten(structure, leaves))
 
 
-@pytest.mark.parametrize(
-  "damage", [_lose_one_parameter, pytest.param(_lose_loss, marks=pytest.mark.exhaustive)]
-)
-def test_diverged_runs_keep_earlier_states(tmp_path, break_step, damage):
-  break_step(3, damage)
-  with pytest.raises(TrainingDiverged) as caught:
+def test_files_of_a_run(trained):
+  assert read_config(trained) == CONFIG
+  assert checkpoints_of(trained).latest_step() == STEPS
+  first, second, third = validations_of(trained).values()
+  assert first < second < third  # other tests need it
+  records = workdir.read_metrics(trained)
+  assert [record["step"] for record in records] == [2, 3, 4, 6, 6]
+  assert records[1].keys() == {"step", "train/loss", "train/gradient_norm", "train/learning_rate"}
+  assert records[1]["train/learning_rate"] == pytest.approx(0.3)
+  # The mean loss of three steps starts near that of uniform probabilities of 372 target tokens.
+  assert records[1]["train/loss"] == pytest.approx(np.log(372), rel=0.05)
+  (launch,) = (trained / "launches.jsonl").read_text("utf-8").splitlines()
+  assert json.loads(launch)["processes"] == 1
+
+
+def test_resumed_runs_have_the_same_bits(trained, tmp_path, break_step, capsys):
+  # The stop is between records, and between validations.
+  break_step(5, terminate)
+  with pytest.raises(Preempted, match="stopped at step 5; run the same command again to") as caught:
     loop.train(CONFIG, tmp_path)
-  message = (
-    "the loss or a parameter is not finite at step 3; the last checkpoint is of step 2; try a smaller "
-  )
-  assert str(caught.value).startswith(message)
-  assert "config.train.learning_rate" in str(caught.value)
-  with checkpoints_of(tmp_path) as checkpoints:
-    assert checkpoints.latest_step() == 2
-  assert workdir.read_metrics(tmp_path)[-1]["step"] == 2
-  load(tmp_path)
-  assert read_config(tmp_path) == CONFIG
-
-
-# Stop requests.
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_save_a_checkpoint(tmp_path, break_step, number, code):
-  break_step(3, send(number))
-  with pytest.raises(Preempted) as caught:
-    loop.train(CONFIG, tmp_path)
-  assert str(caught.value) == "stopped at step 3; run the same command again to resume"
-  assert caught.value.code == code
-  with checkpoints_of(tmp_path) as checkpoints:
-    assert checkpoints.latest_step() == 3
-    assert checkpoints.best_step() == 2
-
-
-def test_signals_at_the_last_step(tmp_path, break_step, capsys):
-  break_step(STEPS, send(signal.SIGTERM))
-  with pytest.raises(Preempted, match=f"stopped at step {STEPS}"):
-    loop.train(CONFIG, tmp_path)
-  before = (tmp_path / "metrics.jsonl").read_bytes()
+  assert caught.value.code == 143
+  assert checkpoints_of(tmp_path).latest_step() == 5
+  assert checkpoints_of(tmp_path).newest_steps() == [2, 4]
   capsys.readouterr()
   loop.train(CONFIG, tmp_path)
-  assert f"resuming after step {STEPS} of {STEPS}" in capsys.readouterr().out
-  assert (tmp_path / "metrics.jsonl").read_bytes() == before
-
-
-def test_resumed_speed_counts_new_tokens(tmp_path, break_step, monkeypatch):
-  counted = []
-
-  def record(self, loss, tokens):
-    counted.append(tokens - self._earlier_tokens)
-    self._earlier_tokens = 0.0
-    return {}
-
-  monkeypatch.setattr(loop.Progress, "record", record)
-  config = config_with({"log_every_steps": STEPS})
-  break_step(4, send(signal.SIGTERM))
-  with pytest.raises(Preempted, match="stopped at step 4"):
-    loop.train(config, tmp_path / "stopped")
-  break_step(0, send(signal.SIGTERM))  # never
-  for name in ("whole", "stopped"):
-    loop.train(config, tmp_path / name)
-  task = make_task(config)
-  counts = [int(np.sum(task.training_batch(step).targets != PAD_ID)) for step in range(STEPS)]
-  assert counted == [sum(counts), sum(counts[4:])]
-  resumed, uninterrupted = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
-  assert resumed == uninterrupted
-
-
-def test_signals_wait_for_validations(tmp_path, monkeypatch):
-  def evaluate(translator, examples, custom_metrics):
-    os.kill(os.getpid(), signal.SIGTERM)
-    return {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.5}
-
-  monkeypatch.setattr(hooks, "evaluate", evaluate)
-  with pytest.raises(Preempted, match="stopped at step 2"):
-    loop.train(CONFIG, tmp_path)
-  records = workdir.read_metrics(tmp_path)
-  assert [record["validation/loss"] for record in records if "validation/loss" in record] == [0.5]
-
-
-def test_signals_wait_for_the_last_checkpoint(tmp_path, monkeypatch):
-  save = Checkpoints.save
-
-  def send_and_save(self, step, *arguments):
-    if step == STEPS:
-      os.kill(os.getpid(), signal.SIGTERM)
-    save(self, step, *arguments)
-
-  monkeypatch.setattr(Checkpoints, "save", send_and_save)
-  with pytest.raises(Preempted, match=f"stopped at step {STEPS}"):
-    loop.train(CONFIG, tmp_path)
-
-
-# Selection of checkpoints, and early stopping.
-
-
-def _average_of(folder, step, config, translator):
-  """Returns the moving average of the parameters in a checkpoint."""
-  spec = make_train_spec(config, translator.model, ONE_DEVICE)
-  with checkpoints_of(folder) as checkpoints:
-    return jax.tree.leaves(checkpoints.restore(abstract_state(spec), step).state.average)
-
-
-@pytest.mark.parametrize(("checkpoint", "step"), [("best", 4), ("last", 6)])
-def test_config_selects_the_checkpoint(tmp_path, validate_as, checkpoint, step):
-  config = config_with(evaluation={"checkpoint": checkpoint})
-  validate_as([{"loss": 0.7}, {"loss": 0.5}, {"loss": 0.6}])
-  translator = loop.train(config, tmp_path)
-  expected = _average_of(tmp_path, step, config, translator)
-  jax.tree.map(np.testing.assert_array_equal, params_of(translator), expected)
-  loaded = load(tmp_path)
-  jax.tree.map(np.testing.assert_array_equal, params_of(loaded), expected)
-  other_checkpoint = {"best": "last", "last": "best"}[checkpoint]
-  loaded = load(tmp_path, checkpoint=other_checkpoint)
-  expected = _average_of(tmp_path, {"best": 4, "last": 6}[other_checkpoint], config, translator)
-  jax.tree.map(np.testing.assert_array_equal, params_of(loaded), expected)
-
-
-@pytest.mark.parametrize(
-  ("metric", "scores"), [("loss", [0.9, 0.5, 0.7, 0.6]), ("bleu", [1.0, 7.0, 2.0, 7.0])]
-)
-def test_patience_stops_training(tmp_path, validate_as, capsys, metric, scores):
-  config = config_with(
-    {"num_train_steps": 50, "eval_every_steps": 1, "early_stopping_patience": 2, "best_metric": metric}
-  )
-  validate_as([{metric: score} for score in scores])
-  loop.train(config, tmp_path)
-  message = f"early stopping: validation/{metric} has not improved for 2 validations"
-  assert message in capsys.readouterr().out
-  with checkpoints_of(tmp_path, higher_is_better=metric == "bleu") as checkpoints:
-    assert checkpoints.latest_step() == 4
-  before = (tmp_path / "metrics.jsonl").read_bytes()
-  loop.train(config, tmp_path)  # another validation would be an error
   output = capsys.readouterr().out
-  assert "resuming after step 4 of 50" in output
-  assert message in output
-  assert (tmp_path / "metrics.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize(("loss", "is_warned"), [(9.0, True), (2.0, False)])
-def test_overfitting_is_a_warning(tmp_path, validate_as, capsys, loss, is_warned):
-  validate_as([{"loss": 0.5}, {"loss": 0.5}, {"loss": loss}])
-  loop.train(CONFIG, tmp_path)
-  output = capsys.readouterr().out
-  assert (f"the validation loss ({loss:.2f}) is far above the training loss" in output) is is_warned
-  assert ("try a larger config.model.dropout_rate, or more data" in output) is is_warned
-
-
-def test_stopped_runs_continue_with_more_patience(tmp_path, validate_as, capsys):
-  train = {"num_train_steps": 50, "eval_every_steps": 1, "schedule": "constant", "warmup_fraction": 0.0}
-  validate_as([{"loss": loss} for loss in (0.9, 0.5, 0.7, 0.6, 0.8, 0.8)])
-  loop.train(config_with(train | {"early_stopping_patience": 2}), tmp_path)
-  (tmp_path / "results.json").write_text("{}", "utf-8")
-  metrics = (tmp_path / "metrics.jsonl").read_bytes()
-  loop.train(config_with(train | {"num_train_steps": 60, "early_stopping_patience": 2}), tmp_path)
-  assert "early stopping: validation/loss has not improved for 2 validations; to" in capsys.readouterr().out
-  assert (tmp_path / "metrics.jsonl").read_bytes() == metrics
-  loop.train(config_with(train | {"num_train_steps": 60, "early_stopping_patience": 4}), tmp_path)
-  assert workdir.read_metrics(tmp_path)[-1]["step"] == 6
-  assert [path.name for path in tmp_path.glob("results*")] == ["results.4_steps.json"]
-
-
-def test_averages_survive_a_stop(trained, tmp_path, break_step):
-  config = config_with({"max_to_keep": 4}, {"checkpoint": "average"})
-  config = dataclasses.replace(config, init_from=str(trained))
-  break_step(5, send(signal.SIGTERM))
-  with pytest.raises(Preempted, match="stopped at step 5"):
-    loop.train(config, tmp_path / "stopped")
-  break_step(0, send(signal.SIGTERM))  # never
-  resumed, uninterrupted = (params_of(loop.train(config, tmp_path / name)) for name in ("stopped", "whole"))
-  jax.tree.map(np.testing.assert_array_equal, resumed, uninterrupted)
-  averages = [_average_of(tmp_path / "whole", step, config, load(trained)) for step in (2, 4, 6)]
-  for leaf, *leaves in zip(uninterrupted, *averages, strict=True):
-    np.testing.assert_allclose(leaf, np.mean(leaves, axis=0), rtol=1e-6, atol=1e-7)
-
-
-# Files.
-
-
-def test_metrics_do_not_depend_on_time(trained, tmp_path):
-  loop.train(CONFIG, tmp_path)
+  assert f"resuming after step 5 of {STEPS}\n" in output
   assert (tmp_path / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
-  names = {name for record in workdir.read_metrics(tmp_path) for name in record}
-  of_training = {"train/loss", "train/gradient_norm", "train/learning_rate"}
-  assert {"step", *of_training} <= names
+  # The average does not have the state at the stop.
+  chex.assert_trees_all_equal(*(load(run, checkpoint="average").params for run in (tmp_path, trained)))
+  # The last loss is far above that in training.
+  assert "the model memorizes training text; try a larger config.model.dropout_rate, or more data" in output
+
+
+def test_config_selects_the_checkpoint(trained):
+  task = make_task(CONFIG)
+  target = abstract_state(make_train_spec(CONFIG, make_task_model(CONFIG, task), make_mesh()))
+  average = {step: checkpoints_of(trained).restore(target, step).state.average for step in (2, 4, 6)}
+  chex.assert_trees_all_equal(load(trained).params, average[2])
+  chex.assert_trees_all_equal(load(trained, checkpoint="last").params, average[6])
+  mean = jax.tree.map(lambda a, b: (a + b) / 2, average[4], average[6])
+  chex.assert_trees_all_close(load(trained, checkpoint="average").params, mean, rtol=1e-6)
 
 
 def test_loading_writes_nothing(trained):
   before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
-  load(trained)
+  translator = load(trained, batch_size=1, decode_options={"beam_size": 4, "length_penalty": 0.5})
+  assert translator.decode_options[:3] == (3, 4, 0.5)
+  assert translator.batch_size == 1
   assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
-def test_launch_errors_write_nothing(tmp_path, monkeypatch):
-  monkeypatch.undo()
-  from experiments.devices import sharding
-
-  monkeypatch.setattr(run_setup, "make_mesh", sharding.make_mesh)
-  with pytest.raises(DeviceError, match="--fsdp_size must divide the number of devices, 8, got 3"):
-    loop.train(CONFIG, tmp_path / "run", fsdp_size=3)
-  assert not (tmp_path / "run").exists()
-
-
-def test_load_overrides_options(trained):
-  translator = load(trained, batch_size=1, decode_options={"beam_size": 4, "length_penalty": 0.5})
-  assert (translator.decode_options.beam_size, translator.decode_options.length_penalty) == (4, 0.5)
-  assert translator.decode_options.max_length == 3
-
-
-def test_models_must_fit_into_memory(tmp_path):
-  model = dataclasses.replace(CONFIG.model, features=2**20, embed_dim=2**20)
-  with pytest.raises(ConfigError, match=r"fit into the memory of this machine, [\d,]+ GiB, got [\d,]+ GiB"):
-    loop.train(dataclasses.replace(CONFIG, model=model), tmp_path / "run")
-  assert not (tmp_path / "run").exists()
-
-
-def test_runs_that_started_meanwhile_are_not_changed(tmp_path, monkeypatch):
-  lock, other = workdir.workdir_lock, Record(dataclasses.replace(CONFIG, seed=9), {}, "")
-
-  @contextlib.contextmanager
-  def start_another_run(folder):
-    with lock(folder):
-      write_record(folder, other)
-      yield
-
-  monkeypatch.setattr(workdir, "workdir_lock", start_another_run)
-  with pytest.raises(workdir.WorkdirError, match=rf"seed 9 \(now {CONFIG.seed}\)"):
+def test_diverged_runs_keep_earlier_states(tmp_path, break_step):
+  break_step(3, lose_one_parameter)
+  with pytest.raises(TrainingDiverged) as caught:
     loop.train(CONFIG, tmp_path)
-  assert read_record(tmp_path) == other
+  assert str(caught.value) == (
+    "the loss or a parameter is not finite at step 3; the last checkpoint is of step 2; try a smaller "
+    "config.train.learning_rate or config.train.grad_clip_norm in another --workdir"
+  )
+  assert checkpoints_of(tmp_path).latest_step() == workdir.read_metrics(tmp_path)[-1]["step"] == 2
+  params = {"kernel": jnp.ones(3)}
+  hooks.check_finite(3, TrainState(3, params, None, None, LossSums(1.0, 1.0)), None)
+  with pytest.raises(TrainingDiverged, match="at step 3; the last checkpoint is of step 2"):
+    hooks.check_finite(3, TrainState(3, params, None, None, LossSums(np.inf, 1.0)), checkpoints_of(tmp_path))
+
+
+def test_signals_wait_for_validations(tmp_path, monkeypatch, capsys):
+  class Interrupting(io.StringIO):
+    def write(self, text):
+      if f"step {STEPS}, validation:" in text:
+        terminate(None)
+
+  with monkeypatch.context() as patch, pytest.raises(Preempted, match=f"stopped at step {STEPS}"):
+    patch.setattr(sys, "stdout", Interrupting())
+    loop.train(CONFIG, tmp_path)
+  assert list(validations_of(tmp_path)) == [2, 4, STEPS]
+  before = (tmp_path / "metrics.jsonl").read_bytes()
+  loop.train(CONFIG, tmp_path)  # no step is left
+  assert f"resuming after step {STEPS} of {STEPS}" in capsys.readouterr().out
+  assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_patience_stops_training(tmp_path, capsys):
+  config = config_with({"early_stopping_patience": 1})
+  loop.train(config, tmp_path)
+  message = "early stopping: validation/loss has not improved for 1 validation; to train longer, set a larger"
+  assert message in capsys.readouterr().out
+  assert checkpoints_of(tmp_path).latest_step() == 4
+  before = (tmp_path / "metrics.jsonl").read_bytes()
+  loop.train(config, tmp_path)
+  output = capsys.readouterr().out
+  assert f"resuming after step 4 of {STEPS}" in output and message in output
+  assert (tmp_path / "metrics.jsonl").read_bytes() == before
+  # More patience continues the run.
+  workdir.write_results(tmp_path, {})
+  loop.train(config_with({"early_stopping_patience": 2}), tmp_path)
+  assert list(validations_of(tmp_path)) == [2, 4, 6]
+  assert [path.name for path in tmp_path.glob("results*")] == ["results.4_steps.json"]
+
+
+@pytest.mark.parametrize(
+  ("metric", "values", "expected"),
+  [
+    ("loss", [0.9, 0.5, 0.7], False),
+    ("loss", [0.9, 0.5, 0.7, 0.6], True),
+    ("bleu", [1.0, 7.0, 2.0, 7.0], True),  # equal is not better
+    ("bleu", [1.0, 7.0, 2.0, 8.0], False),
+    ("bleu", [], False),
+  ],
+)
+def test_patience_counts_validations(tmp_path, metric, values, expected):
+  config = config_with({"early_stopping_patience": 2, "best_metric": metric})
+  with workdir.MetricsWriter(tmp_path, 0) as writer:
+    for step, value in enumerate(values, start=1):
+      writer.write(step, {f"validation/{metric}": value})
+      writer.write(step, {"train/loss": 1.0})
+  run = hooks.Run(config, tmp_path, make_task(config), None, [], None, None)
+  assert hooks.should_stop_early(run) == expected
+  assert not hooks.should_stop_early(run._replace(config=CONFIG))  # no patience, no limit
+
+
+@pytest.mark.parametrize(
+  ("data", "advice"),
+  [
+    ({}, "a larger config.model.dropout_rate, or more data"),
+    ({"task": "parallel_text"}, "config.data.tokenization=character, a larger config.model.dropout_rate"),
+    ({"task": "parallel_text", "tokenization": "subword"}, "a smaller config.data.vocabulary_size, config.d"),
+  ],
+)
+def test_overfitting_has_advice(tmp_path, data, advice):
+  config = dataclasses.replace(CONFIG, data=base.Data(**data))
+  run = hooks.Run(config, tmp_path, make_task(CONFIG), None, [], None, None)
+  with workdir.MetricsWriter(tmp_path, 0) as writer:
+    writer.write(1, {"train/loss": 0.25, "validation/loss": 0.75})
+    assert hooks.overfitting_warning(run) == ""
+    writer.write(2, {"validation/loss": 0.875})
+  start = "the validation loss (0.88) is far above the training loss (0.25): the model memorizes training"
+  assert hooks.overfitting_warning(run).startswith(f"{start} text; try {advice}")
+
+
+def test_launch_errors_write_nothing(tmp_path):
+  large = dataclasses.replace(CONFIG.model, features=2**20, embed_dim=2**20)
+  good, bad = tmp_path / "good.tsv", tmp_path / "bad.tsv"
+  good.write_text("a\tb\n", "utf-8")
+  bad.write_text("a\n", "utf-8")
+  files = {"train_file": str(good), "validation_file": str(good), "test_file": str(bad)}
+  text = base.Data(task="parallel_text", min_count=1, **files)
+  for config, options, error, message in (
+    (config_with(data=text), {}, DataError, "bad.tsv:1: expected source TAB target"),
+    (CONFIG, {"fsdp_size": 3}, DeviceError, "--fsdp_size must divide the number of devices, 1, got 3"),
+    (config_with(model=large), {}, ConfigError, r"fit into the memory of this machine, [\d,]+ GiB, got "),
+    (config_with({"batch_size": 0}), {}, ConfigError, "config.train.batch_size must be from 1"),
+  ):
+    with pytest.raises(error, match=message):
+      loop.train(config, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_that_started_meanwhile_are_kept(trained, tmp_path, monkeypatch):
+  def start_another(*_, **__):
+    shutil.copytree(trained, tmp_path / "run", dirs_exist_ok=True)
+    raise FileNotFoundError
+
+  # Git runs after the first check of the folder.
+  monkeypatch.setattr(subprocess, "run", start_another)
+  with pytest.raises(workdir.WorkdirError, match=r"has a run with a different config: seed 0 \(now 9\)"):
+    loop.train(config_with(seed=9), tmp_path / "run")
+  assert read_record(tmp_path / "run") == read_record(trained)
+
+
+# The pipeline of batches.
+
+PIPELINE = base.Train(num_train_steps=11, batch_size=5)
+TASK = make_task(base.Config(seed=3, train=PIPELINE))
+
+
+@pytest.mark.parametrize("num_done", [0, 5, 11])
+def test_pipelines_resume_at_a_position(num_done):
+  first = loop.make_pipeline(TASK, PIPELINE, 1)
+  for step in range(num_done):
+    chex.assert_trees_all_equal(next(first), TASK.training_batch(step))
+  # The state as in a checkpoint. Prefetched batches are not lost.
+  position = json.loads(json.dumps(first.get_state()))
+  second = loop.make_pipeline(TASK, PIPELINE, 1)
+  second.set_state(position)
+  chex.assert_trees_all_equal(list(second), [TASK.training_batch(step) for step in range(num_done, 11)])
+
+
+def test_eos_can_be_removed():
+  batch = next(loop.make_pipeline(TASK, dataclasses.replace(PIPELINE, train_eos=False), 1))
+  expected = TASK.training_batch(0)
+  assert np.sum(expected.targets == 2) == 5
+  chex.assert_trees_all_equal(batch.targets, np.where(expected.targets == 2, 0, expected.targets))
+  chex.assert_trees_all_equal(batch._replace(targets=expected.targets), expected)
+
+
+def test_rows_are_padded_for_devices():
+  train = dataclasses.replace(PIPELINE, grad_accumulation_steps=2)
+  rows = {count: next(loop.make_pipeline(TASK, train, count)).sources for count in (1, 3, 4)}
+  assert {count: len(sources) for count, sources in rows.items()} == {1: 6, 3: 6, 4: 8}
+  np.testing.assert_array_equal(rows[4][:5], TASK.training_batch(0).sources)
+  assert not rows[4][5:].any()
