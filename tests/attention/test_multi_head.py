@@ -120,18 +120,18 @@ BIASES = {
 }
 
 
-@engines
 @pytest.mark.parametrize(
-  ("mask", "bias"),
+  ("mask", "bias", "implementation"),
   [
-    ("heads", "none"),
-    ("keys", "heads"),
-    ("sentences", "function"),
-    ("lengths", "keys"),
-    ("causal", "function_of_heads"),
+    ("heads", "keys", "dense"),
+    ("keys", "function", "dense"),
+    ("heads", "function_of_heads", "blockwise"),
+    ("sentences", "heads", "blockwise"),
+    ("lengths", "none", "blockwise"),
+    ("causal", "keys", "blockwise"),
   ],
 )
-def test_masks_and_biases_belong_to_query_heads(mask, bias, implementation):
+def test_masks_and_biases_have_query_heads(mask, bias, implementation):
   (mask, allowed), (bias, terms) = MASKS[mask], BIASES[bias]
   actual = attend(mask=mask, bias=bias, implementation=implementation)
   assert_close(actual, formula(QUERIES, SOURCES, WEIGHTS, allowed, terms))
@@ -186,7 +186,7 @@ def test_batch_size_equal_to_key_heads():
 
 
 @pytest.mark.parametrize("of_heads", [False, True])
-def test_scores_may_have_parameters_per_query_head(of_heads):
+def test_scores_may_differ_by_head(of_heads):
   scale = np.float32([0.1, 0.2, 0.4, 0.8, 1.6, 3.2]) if of_heads else np.float32(0.3)
   actual = attend(score=attention.ScaledDotProduct(scale))
 

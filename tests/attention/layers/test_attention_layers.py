@@ -65,7 +65,7 @@ def test_layers_match_their_formulas(name):
 
 
 @pytest.mark.parametrize("name", [*LAYERS, "local"])
-def test_results_have_the_dtype_of_the_inputs(name):
+def test_results_have_the_inputs_dtype(name):
   layer = LAYERS.get(name, attention.LocalAttention())
   halves = QUERIES.astype(jnp.bfloat16), SOURCES.astype(jnp.bfloat16)
   results, variables = jax.eval_shape(
@@ -75,12 +75,14 @@ def test_results_have_the_dtype_of_the_inputs(name):
   assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype(np.float32)}
 
 
-def test_initial_variances():
+def test_initial_parameters():
   @jax.jit
   def init(rng):
-    return attention.AdditiveAttention(1009).init(rng, jnp.ones((1, 31)), jnp.ones((1, 53)))["params"]
+    inputs = jnp.ones((1, 31)), jnp.ones((1, 53))
+    layers = attention.AdditiveAttention(1009), attention.CosineAttention(7)
+    return [layer.init(rng, *inputs)["params"] for layer in layers]
 
-  params = init(jax.random.key(0))
+  params, of_cosine = init(jax.random.key(0))
   for array, fan_in in (
     (params["query"]["kernel"], 31),
     (params["key"]["kernel"], 53),
@@ -88,8 +90,7 @@ def test_initial_variances():
   ):
     # An estimated deviation has a relative error of 1 / sqrt(2 n).
     assert abs(np.std(array) * np.sqrt(fan_in) - 1) < 5 / np.sqrt(2 * array.size)
-  scale = attention.CosineAttention(DIMS.A).init(jax.random.key(0), QUERIES, SOURCES)["params"]["scale"]
-  assert scale == pytest.approx(DIMS.A**0.5)  # as if dot products were divided by sqrt(A)
+  assert of_cosine["scale"] == pytest.approx(7**0.5)
 
 
 NORMALIZER = attention.Sparsemax()
@@ -149,7 +150,7 @@ def test_local_weights_match_the_paper():
   np.testing.assert_allclose(weights, desired, rtol=1e-5)
 
 
-def test_local_positions_are_exact_in_half_precision():
+def test_local_positions_are_exact_in_bfloat16():
   def weights(dtype):
     layer, rng = attention.LocalAttention(), np.random.default_rng(0)
     queries = jnp.asarray(rng.normal(size=(50, 4)), jnp.bfloat16)

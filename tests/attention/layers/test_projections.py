@@ -33,7 +33,7 @@ def test_norms_match_flax(ours, theirs, params, dtype):
 
 
 @pytest.mark.parametrize("norm", [attention.LayerNorm(), attention.RMSNorm()])
-def test_half_precision_norms_are_computed_in_float32(norm):
+def test_half_precision_norms_use_float32(norm):
   params = {name: jnp.asarray(BIAS, jnp.bfloat16) for name in norm.init(jax.random.key(0), INPUTS)["params"]}
   halves = {"params": params}, jnp.asarray(INPUTS, jnp.bfloat16)
   actual = jax.jit(norm.apply)(*halves)

@@ -95,7 +95,8 @@ def test_hard_attention_may_reach_the_end():
 
 
 def test_initial_energies():
-  params = attention.MonotonicAttention(A, offset=-3.0).init(jax.random.key(0), QUERIES, SOURCES)["params"]
+  layer = attention.MonotonicAttention(A, offset=-3.0)
+  params = jax.jit(layer.init)(jax.random.key(0), QUERIES, SOURCES)["params"]
   assert params["offset"] == -3 and params["gain"] == pytest.approx(A**-0.5)
 
 

@@ -119,7 +119,7 @@ def test_options_reach_the_parts():
 @pytest.mark.parametrize(
   ("dtype", "of_inputs"), [(None, jnp.bfloat16), (jnp.bfloat16, jnp.float32), (jnp.float16, jnp.bfloat16)]
 )
-def test_outputs_have_the_dtype_of_the_layer(dtype, of_inputs, norm_position):
+def test_outputs_have_the_layers_dtype(dtype, of_inputs, norm_position):
   layer = EncoderLayer(dtype=dtype, norm_position=norm_position)
   outputs, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), INPUTS.astype(of_inputs))
   assert outputs.dtype == (dtype or jnp.float32)  # the parameters are float32
@@ -160,12 +160,9 @@ def test_dropout_after_every_sublayer(name):
     assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_remat_preserves_results(deterministic):
+def test_remat_preserves_results():
   plain = DecoderLayer(dropout_rate=0.4)
-  rematerialized = nn.remat(attention.DecoderLayer)(
-    DIMS.N, DIMS.F, 0.4, features=DIMS.D, deterministic=deterministic
-  )
+  rematerialized = nn.remat(attention.DecoderLayer)(DIMS.N, DIMS.F, 0.4, features=DIMS.D, deterministic=False)
 
   @jax.jit
   def run(variables):
@@ -175,8 +172,8 @@ def test_remat_preserves_results(deterministic):
 
     return [
       jax.value_and_grad(loss)(variables, rematerialized),
-      jax.value_and_grad(loss)(variables, plain, deterministic=deterministic),
-      loss(variables, plain, deterministic=not deterministic),
+      jax.value_and_grad(loss)(variables, plain, deterministic=False),
+      loss(variables, plain, deterministic=True),
     ]
 
   result, desired, other = run(random_parameters(plain, INPUTS, SOURCES))

@@ -84,7 +84,7 @@ def test_states_match_a_loop(reverse, lengths):
 
 
 @directions
-def test_masked_gru_and_gradients_match_the_steps(reverse):
+def test_masked_gru_matches_the_steps(reverse):
   def loss(function, *arguments):
     final, states = function(*arguments)
     return jnp.sum(final**2) + jnp.sum(jnp.sin(states)), (final, states)

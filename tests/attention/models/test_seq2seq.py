@@ -71,51 +71,29 @@ def test_methods_agree_with_the_call(name):
 
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
 def test_encoder_and_decoder_drop_units(part):
-  model = MODELS["transformer"]
-  rates = {"dropout_rate": 0.0, "word_dropout_rate": 0.0}
-  other = "decoder" if part == "encoder" else "encoder"
-  model = model.clone(**{other: getattr(model, other).clone(**rates)})
+  model = MODELS["none"]
+  model = model.clone(**{part: getattr(model, part).clone(dropout_rate=0.5)})
   variables = random_parameters(model, *ARGUMENTS)
 
   @jax.jit
   def run(rng):
     options = {"deterministic": False, "rngs": {"dropout": rng}}
-    return model.apply(variables, *ARGUMENTS, **options)[0], model.apply(
-      variables, *ARGUMENTS, method="output_features", **options
-    ).vectors
+    features = model.apply(variables, *ARGUMENTS, method="output_features", **options)
+    return model.apply(variables, *ARGUMENTS, **options)[0], features.vectors
 
   for first, second in zip(run(jax.random.key(0)), run(jax.random.key(1)), strict=True):
     assert np.max(np.abs(first - second)) > 0.1
-
-
-def test_gradients_reach_every_parameter():
-  model = MODELS["mixed"]
-
-  def loss(variables):
-    return jnp.sum(model.apply(variables, *ARGUMENTS)[0] ** 2)
-
-  gradients = jax.jit(jax.grad(loss))(random_parameters(model, *ARGUMENTS))
-  for path, gradient in jax.tree.leaves_with_path(gradients):
-    assert np.all(np.isfinite(gradient)), path
-    if [key.key for key in path[-2:]] != ["key", "bias"]:  # a bias of all keys has no effect
-      assert np.max(np.abs(gradient)) > 1e-4, path
 
 
 def dtypes(tree):
   return {leaf.dtype for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
 
-KINDS = "additive", "bilinear", "cosine", "multi_head", "location_aware", "coverage", "monotonic", "local"
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "none", "transformer"])
+@pytest.mark.parametrize("kind", ["deep", "transformer", "location_aware", "monotonic", "local"])
 def test_bfloat16_parameters_give_bfloat16(kind):
-  options = {"num_heads": 2, "input_feeding": True, "attend_order": "after", **DEEP}
-  model = (
-    MODELS["transformer"]
-    if kind == "transformer"
-    else MODELS["deep"].clone(decoder=recurrent(attention=kind, **options))
-  )
+  options = {"num_heads": 2, "input_feeding": True, "attend_order": "after"}
+  custom = attention.Seq2Seq(ENCODERS["recurrent"], recurrent(attention=kind, **options))
+  model = MODELS.get(kind, custom)
   variables = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), random_parameters(model, *ARGUMENTS))
 
   def run(variables):
@@ -126,21 +104,20 @@ def test_bfloat16_parameters_give_bfloat16(kind):
 
     encoded = model.apply(variables, *ARGUMENTS[:2], 5, method="encode")
     state, logits, weights = model.apply(variables, encoded[0], ARGUMENTS[2][:, 0], encoded[1], method="step")
-    whole = model.apply(variables, *ARGUMENTS)
-    return logits, whole[0], (jax.grad(loss, has_aux=True)(variables), encoded, state, weights, whole[1])
+    return logits, (jax.grad(loss, has_aux=True)(variables), encoded, state, weights)
 
-  *logits, others = jax.eval_shape(run, variables)
+  logits, others = jax.eval_shape(run, variables)
   assert dtypes(logits) == {np.dtype(np.float32)}  # as losses and searches use them
   assert dtypes(others) == {np.dtype(jnp.bfloat16)}
 
 
-@pytest.mark.parametrize("name", ["deep", "transformer"])
-def test_bfloat16_results_are_close(name):
-  model = MODELS[name]
+def test_bfloat16_results_are_close():
+  model = MODELS["deep"]
   # Small parameters, since large ones amplify rounding.
   variables = jax.tree.map(lambda leaf: leaf / 3, random_parameters(model, *ARGUMENTS))
   halves = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), variables)
   actual = compiled(model)(halves, *ARGUMENTS)
+  assert actual[0].dtype == jnp.float32
   desired = compiled(model)(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), halves), *ARGUMENTS)
   for one, other in zip(actual, desired, strict=True):
     np.testing.assert_allclose(one.astype(jnp.float32), other, atol=0.03 * np.max(np.abs(other)))
@@ -160,7 +137,12 @@ class Wrapped(nn.Module):
 
 def test_custom_decoders_need_no_heads():
   model = attention.Seq2Seq(ENCODERS["recurrent"], Wrapped(recurrent()))
-  variables = random_parameters(model, *ARGUMENTS)
-  heads = compiled(model, "attention_weights")(variables, *ARGUMENTS)
+
+  @jax.jit
+  def run(variables):
+    heads = model.apply(variables, *ARGUMENTS, method="attention_weights")
+    return heads, model.apply(variables, *ARGUMENTS)[1]
+
+  heads, weights = run(random_parameters(model, *ARGUMENTS))
   assert heads.encoder is None
-  assert_close(heads.decoder[:, 0, 0], compiled(model)(variables, *ARGUMENTS)[1])
+  assert_close(heads.decoder[:, 0, 0], weights)
