@@ -13,9 +13,7 @@ import attention
 # C, E: widths of queries and sources. A: alignment.
 DIMS = chex.Dimensions(B=2, T=5, S=7, C=13, E=17, D=19, A=11)
 rng = np.random.default_rng(0)
-QUERIES, SOURCES, VALUES = (
-  jnp.asarray(rng.normal(size=DIMS[axes]), jnp.float32) for axes in ("BTC", "BSE", "BSD")
-)
+QUERIES, SOURCES, VALUES = (rng.normal(size=DIMS[axes]).astype(np.float32) for axes in ("BTC", "BSE", "BSD"))
 MASK = (rng.random(DIMS["BTS"]) < 0.6) | (np.arange(DIMS.S) == 3)
 BIAS = rng.normal(size=DIMS["TS"]).astype(np.float32)
 LAYERS = {
@@ -56,7 +54,7 @@ def test_layers_match_their_formulas(name):
 
     return layer.apply(variables, QUERIES, SOURCES, **options), jax.grad(loss, has_aux=True)(variables)
 
-  of_keys, (gradients, actual) = run(variables)
+  of_keys, (gradients, actual) = jax.device_get(run(variables))
   params, queries, sources, values = float64((variables["params"], QUERIES, SOURCES, VALUES))
   weights = reference.softmax(np.where(MASK, scores(name, params, queries, sources) + BIAS, -np.inf))
   desired = weights @ sources, (weights @ values, weights)
@@ -168,7 +166,8 @@ def test_local_positions_are_exact_in_bfloat16():
 def test_local_attention_of_nan_queries():
   layer = attention.LocalAttention()
   variables = random_parameters(layer, QUERIES, SOURCES)
-  broken = QUERIES.at[0, 1].set(jnp.nan)
+  broken = QUERIES.copy()
+  broken[0, 1] = np.nan
   mask = np.full(DIMS["BTS"], True)
   mask[0, 1] = False
 
@@ -180,8 +179,9 @@ def test_local_attention_of_nan_queries():
     results = layer.apply(variables, queries, SOURCES, return_weights=True)
     return results, jax.grad(loss, argnums=(0, 1))(variables, queries)
 
-  (results, gradients), (desired, desired_gradients) = run(broken), run(QUERIES)
+  (results, gradients), (desired, desired_gradients) = jax.device_get((run(broken), run(QUERIES)))
   for actual, wanted in zip(results, desired, strict=True):
     assert np.all(np.isnan(actual[0, 1]))
-    np.testing.assert_allclose(actual.at[0, 1].set(0), wanted.at[0, 1].set(0), rtol=1e-5)
+    np.testing.assert_allclose(actual[0, [0, 2]], wanted[0, [0, 2]], rtol=1e-5)
+    np.testing.assert_allclose(actual[1], wanted[1], rtol=1e-5)
   chex.assert_trees_all_equal(gradients, desired_gradients)

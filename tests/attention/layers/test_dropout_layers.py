@@ -10,13 +10,14 @@ from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 B, T, E, H, V = 53, 7, 11, 13, 17
 RATE = 0.25
 rng = np.random.default_rng(0)
-VECTORS = jnp.asarray(rng.normal(size=(B, T, E)), jnp.float32)
+VECTORS = rng.normal(size=(B, T, E)).astype(np.float32)
 TOKENS = rng.integers(V, size=(B, T))
 
 
 def drop(layer, *arguments):
   rngs = {"dropout": jax.random.key(0)}
-  return jax.jit(lambda *arguments: layer.apply({}, *arguments, deterministic=False, rngs=rngs))(*arguments)
+  run = jax.jit(lambda *arguments: layer.apply({}, *arguments, deterministic=False, rngs=rngs))
+  return np.asarray(run(*arguments))
 
 
 def assert_share(is_dropped, number, rate=RATE):
@@ -37,13 +38,13 @@ def test_variational_dropout_shares_units_across_positions():
 
 
 def test_dropout_is_independent_across_positions():
-  is_dropped = np.asarray(drop(unit_dropout(RATE), VECTORS) == 0)
+  is_dropped = drop(unit_dropout(RATE), VECTORS) == 0
   assert_share(is_dropped, is_dropped.size)
   assert_share(is_dropped[:, 0] & is_dropped[:, 1], B * E, rate=RATE**2)
 
 
 def test_word_dropout_drops_every_occurrence():
-  actual = drop(WordDropout(RATE), VECTORS, jnp.asarray(TOKENS))
+  actual = drop(WordDropout(RATE), VECTORS, TOKENS)
   is_dropped = np.all(actual == 0, axis=-1)
   assert_scaled(actual, is_dropped[..., None])
   choices = [is_dropped[b, TOKENS[b] == token] for b in range(B) for token in np.unique(TOKENS[b])]
@@ -52,7 +53,7 @@ def test_word_dropout_drops_every_occurrence():
 
 
 def test_word_dropout_varies_across_sentences():
-  words = jnp.broadcast_to(jnp.arange(T), (B, T))
+  words = np.broadcast_to(np.arange(T), (B, T))
   is_dropped = np.all(drop(WordDropout(RATE), VECTORS, words) == 0, axis=-1)
   assert_share(is_dropped, is_dropped.size)
   one_word, two_words = np.mean(is_dropped, axis=0), np.mean(is_dropped[:, :-1] ^ is_dropped[:, 1:], axis=0)
@@ -60,28 +61,40 @@ def test_word_dropout_varies_across_sentences():
 
 
 def test_dropped_nan_words_give_zeros():
-  words, vectors = jnp.arange(40)[None], jnp.full((1, 40, E), jnp.nan)
-  actual, pull = jax.vjp(lambda vectors: drop(WordDropout(RATE), vectors, words), vectors)
+  words, vectors = np.arange(40)[None], np.full((1, 40, E), np.nan, np.float32)
+
+  @jax.jit
+  def run(vectors):
+    rngs = {"dropout": jax.random.key(0)}
+    dropped, pull = jax.vjp(
+      lambda vectors: WordDropout(RATE).apply({}, vectors, words, deterministic=False, rngs=rngs), vectors
+    )
+    return dropped, *pull(dropped)
+
+  actual, gradient = jax.device_get(run(vectors))
   is_dropped = np.all(actual == 0, axis=-1)
   assert np.any(is_dropped) and np.all(np.isnan(actual[~is_dropped]))
-  np.testing.assert_array_equal(pull(actual)[0][is_dropped], 0.0)
+  np.testing.assert_array_equal(gradient[is_dropped], 0.0)
 
 
 def test_state_masks_keep_the_mean():
   def masks(layer):
     return [layer(jnp.ones((B, H)), deterministic=False) for _ in range(2)]
 
-  one, other = StateDropout(RATE).apply({}, rngs={"dropout": jax.random.key(0)}, method=masks)
+  run = jax.jit(lambda rng: StateDropout(RATE).apply({}, rngs={"dropout": rng}, method=masks))
+  one, other = jax.device_get(run(jax.random.key(0)))
   for mask in (one, other):
     np.testing.assert_allclose(mask, np.where(mask == 0, 0, 1 / (1 - RATE)), rtol=1e-6)
     assert_share(mask == 0, mask.size)
   assert_share((one == 0) & (other == 0), one.size, rate=RATE**2)  # each call draws another
 
 
-def test_dropout_keeps_bfloat16():
-  vectors = VECTORS.astype(jnp.bfloat16)
-  assert jax.eval_shape(lambda: drop(WordDropout(RATE), vectors, jnp.asarray(TOKENS))).dtype == jnp.bfloat16
-  assert jax.eval_shape(lambda: drop(StateDropout(RATE), vectors[:, 0])).dtype == jnp.bfloat16
+@pytest.mark.parametrize(
+  ("layer", "arguments"), [(WordDropout(RATE), (VECTORS, TOKENS)), (StateDropout(RATE), (VECTORS[:, 0],))]
+)
+def test_dropout_keeps_bfloat16(layer, arguments):
+  half, *others = arguments
+  assert drop(layer, half.astype(jnp.bfloat16), *others).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize(("rate", "deterministic"), [(RATE, True), (0.0, False)])

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax import nnx
 from helpers import model_reference as reference
 from helpers.model_reference import compiled, float64, random_parameters
 from jax.sharding import PartitionSpec
@@ -21,9 +20,7 @@ from attention import masks, positions
 DIMS = chex.Dimensions(B=2, T=5, S=7, N=4, K=2, H=6, C=13, E=17, D=19)
 WIDTH = DIMS.N * DIMS.H
 rng = np.random.default_rng(0)
-QUERIES, SOURCES, VALUES = (
-  jnp.asarray(rng.normal(size=DIMS[axes]), jnp.float32) for axes in ("BTC", "BSE", "BSD")
-)
+QUERIES, SOURCES, VALUES = (rng.normal(size=DIMS[axes]).astype(np.float32) for axes in ("BTC", "BSE", "BSD"))
 # The first key is always allowed, since Flax treats fully masked rows differently.
 MASK = (rng.random(DIMS["BNTS"]) < 0.6) | (np.arange(DIMS.S) == 0)
 BIAS = rng.normal(size=DIMS["NTS"]).astype(np.float32)
@@ -94,8 +91,7 @@ class PerHead(nn.Module):
     return attention.Additive(self.param("score_vector", nn.initializers.normal(), shape, jnp.float32))
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-def test_results_and_gradients_with_all_options(implementation):
+def test_results_and_gradients_with_all_options():
   layer = our_attention(
     num_key_value_heads=DIMS.K,
     out_features=DIMS.D,
@@ -104,7 +100,7 @@ def test_results_and_gradients_with_all_options(implementation):
     normalize_qk=True,
     use_sinks=True,
     use_gate=True,
-    implementation=implementation,
+    implementation="blockwise",
   )
   variables = random_parameters(layer, QUERIES, SOURCES)
   random = np.random.default_rng(1).normal(size=DIMS["BTD"]).astype(np.float32)
@@ -152,7 +148,7 @@ def test_rotation_matches_hand_value():
     "query": {"kernel": kernel},
     "key": {"kernel": kernel},
   }
-  _, weights = compiled(layer, return_weights=True)({"params": params}, inputs)
+  _, weights = jax.device_get(compiled(layer, return_weights=True)({"params": params}, inputs))
   near, far = np.exp(1 / np.sqrt(2)), np.exp(np.cos(1) / np.sqrt(2))
   np.testing.assert_allclose(weights, [np.array([[near, far], [far, near]]) / (near + far)], rtol=1e-5)
 
@@ -181,11 +177,10 @@ def test_flax_models_change_one_name():
 @pytest.mark.parametrize(
   "options",
   [
-    {"bias_init": nn.initializers.normal()},
-    {"kernel_init": nn.initializers.xavier_uniform()},
+    {"kernel_init": nn.initializers.xavier_uniform(), "bias_init": nn.initializers.normal()},
     {"out_kernel_init": nn.initializers.xavier_uniform(), "out_bias_init": nn.initializers.ones},
   ],
-  ids=["bias", "kernel", "out"],
+  ids=["all", "out"],
 )
 def test_parameters_begin_as_those_of_flax(options):
   ours, theirs = (
@@ -205,11 +200,15 @@ def test_initializers_may_carry_sharding():
   assert flax.core.meta.unbox(shapes)["params"]["query"]["kernel"].shape == DIMS["CNH"]
 
 
-@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("param_dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize(
-  ("of_queries", "of_sources"),
-  [(jnp.float32, jnp.float32), (jnp.bfloat16, jnp.bfloat16), (jnp.float16, jnp.bfloat16)],
+  ("dtype", "param_dtype", "of_queries", "of_sources"),
+  [
+    (None, jnp.float32, jnp.bfloat16, jnp.bfloat16),
+    (None, jnp.bfloat16, jnp.bfloat16, jnp.bfloat16),
+    (None, jnp.bfloat16, jnp.float16, jnp.bfloat16),
+    (jnp.bfloat16, jnp.float32, jnp.float32, jnp.float32),
+    (jnp.float16, jnp.bfloat16, jnp.float32, jnp.bfloat16),
+  ],
 )
 def test_dtypes_match_flax(dtype, param_dtype, of_queries, of_sources):
   options = {"dtype": dtype, "param_dtype": param_dtype, "normalize_qk": True}
@@ -265,7 +264,7 @@ def test_inputs_kv_are_keys_and_values():
   named = compiled(layer)(variables, QUERIES, inputs_kv=SOURCES)
   chex.assert_trees_all_equal(named, compiled(layer)(variables, QUERIES, SOURCES))
   with pytest.raises(ValueError, match="inputs_kv must be None if inputs_k or inputs_v is given"):
-    layer.apply(variables, QUERIES, SOURCES, inputs_kv=SOURCES)
+    jax.eval_shape(lambda: layer.apply(variables, QUERIES, SOURCES, inputs_kv=SOURCES))
 
 
 def test_dropout_needs_an_rng():
@@ -284,12 +283,12 @@ def test_dropout_needs_an_rng():
       our_attention().apply(variables, QUERIES),
     )
 
-  (first, again, other), deterministic, without = run(variables)
+  (first, again, other), deterministic, without = jax.device_get(run(variables))
   chex.assert_trees_all_equal(first, again)
   assert np.max(np.abs(first - other)) > 0.1 and np.max(np.abs(first - without)) > 0.1
   chex.assert_trees_all_equal(deterministic, without)
   with pytest.raises(flax.errors.InvalidRngError):
-    layer.apply(variables, QUERIES, deterministic=False)
+    jax.eval_shape(lambda: layer.apply(variables, QUERIES, deterministic=False))
 
 
 @pytest.mark.parametrize("options", [{}, {"normalize_qk": True, "use_gate": True}], ids=["plain", "all"])
@@ -308,16 +307,9 @@ def test_nan_padding_reaches_no_gradient(options):
     return jax.grad(loss, argnums=(0, 1), has_aux=True)(variables, inputs)
 
   is_padding = (np.arange(DIMS.T) >= lengths[:, None])[:, :, None]
-  desired = run(variables, jnp.where(is_padding, 0, QUERIES))
-  chex.assert_trees_all_equal(run(variables, jnp.where(is_padding, np.nan, QUERIES)), desired)
+  desired = jax.device_get(run(variables, np.where(is_padding, 0, QUERIES)))
+  chex.assert_trees_all_equal(run(variables, np.where(is_padding, np.float32(np.nan), QUERIES)), desired)
   chex.assert_tree_all_finite(desired)
-
-
-def test_nnx_users_can_wrap_a_layer():
-  layer = our_attention()
-  wrapped = nnx.bridge.ToNNX(layer, rngs=nnx.Rngs(0)).lazy_init(QUERIES, SOURCES)
-  params = nnx.to_pure_dict(nnx.state(wrapped, nnx.Param))
-  assert_close(wrapped(QUERIES, SOURCES), compiled(layer)({"params": params}, QUERIES, SOURCES))
 
 
 @pytest.mark.parametrize(
@@ -355,11 +347,11 @@ def test_invalid_fields_raise(layer, message):
 )
 def test_invalid_inputs_raise(inputs, message):
   with pytest.raises(ValueError, match=message):
-    attention.MultiHeadAttention(2).init(jax.random.key(0), inputs)
+    jax.eval_shape(lambda rng: attention.MultiHeadAttention(2).init(rng, inputs), jax.random.key(0))
 
 
 def test_inputs_may_be_lists():
   layer = our_attention()
   variables = random_parameters(layer, QUERIES[0])
-  output = layer.apply(variables, np.asarray(QUERIES[0]).tolist())
+  output = jax.jit(lambda: layer.apply(variables, QUERIES[0].tolist()))()
   assert_close(output, compiled(layer)(variables, QUERIES[0]))

@@ -11,8 +11,8 @@ from attention import masks
 
 B, T, S, H, D, A = 2, 4, 5, 3, 7, 11
 rng = np.random.default_rng(0)
-QUERIES = jnp.asarray(rng.normal(size=(B, T, H)), jnp.float32)
-SOURCES = jnp.asarray(rng.normal(size=(B, S, D)), jnp.float32)
+QUERIES = rng.normal(size=(B, T, H)).astype(np.float32)
+SOURCES = rng.normal(size=(B, S, D)).astype(np.float32)
 LAYERS = {
   "location_aware": attention.LocationAwareAttention(A),
   "coverage": attention.LocationAwareAttention(A, accumulate_weights=True),
@@ -48,7 +48,7 @@ def test_calls_attend_query_by_query(name):
       layer.apply(variables, QUERIES[:, 1:2], SOURCES, **options)[1],
     )
 
-  desired, (context, weights), alone = run(variables)
+  desired, (context, weights), alone = jax.device_get(run(variables))
   np.testing.assert_allclose(context, desired[0], rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(weights, desired[1], rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(context, weights @ SOURCES, rtol=1e-4, atol=1e-5)
@@ -66,7 +66,7 @@ def test_coverage_avoids_attended_keys():
     "location_kernel": jnp.ones((1, A)),
     "score_vector": jnp.full(A, 1e4),
   }
-  same = jnp.repeat(QUERIES[:, :1], S, axis=1)
+  same = np.repeat(QUERIES[:, :1], S, axis=1)
   weights = jax.jit(lambda: steps(layer, {"params": params}, same)[1])()
   # Each step attends to a key that no previous step attended to.
   np.testing.assert_array_equal(np.sort(np.argmax(weights, axis=-1), axis=-1), np.tile(np.arange(S), (B, 1)))
@@ -81,7 +81,7 @@ def test_noise_is_drawn_in_training_only():
     training = [steps(item, variables, deterministic=False)[1] for item in (layer, layer.clone(noise=0.0))]
     return *training, steps(layer, variables)[1]
 
-  noisy, noiseless, still = run(variables)
+  noisy, noiseless, still = jax.device_get(run(variables))
   np.testing.assert_array_equal(noiseless, still)
   assert np.all(np.abs(still - noisy).max(axis=-1) > 1e-4)
 
@@ -126,4 +126,4 @@ def test_monotonic_attention_without_keys():
 def test_unsupported_calls_raise(queries, options, message):
   layer = LAYERS["monotonic"]
   with pytest.raises(ValueError, match=message):
-    layer.apply(random_parameters(layer, QUERIES, SOURCES), queries, SOURCES, **options)
+    jax.eval_shape(lambda rng: layer.init(rng, queries, SOURCES, **options), jax.random.key(0))

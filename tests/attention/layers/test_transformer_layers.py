@@ -18,7 +18,7 @@ from attention import masks, positions
 # D = N H: width of inputs; E: of sources; F: of the feed-forward network.
 DIMS = chex.Dimensions(B=2, T=5, S=7, N=2, D=12, E=11, F=17, V=13)
 rng = np.random.default_rng(0)
-INPUTS, SOURCES = (jnp.asarray(rng.normal(size=DIMS[axes]), jnp.float32) for axes in ("BTD", "BSE"))
+INPUTS, SOURCES = (rng.normal(size=DIMS[axes]).astype(np.float32) for axes in ("BTD", "BSE"))
 TOKENS, LENGTHS = rng.integers(DIMS.V, size=DIMS["BS"]), np.array([7, 3])
 ROTATING = functools.partial(
   attention.MultiHeadAttention, position_fn=positions.rotary, num_key_value_heads=1, normalize_qk=True
@@ -47,7 +47,7 @@ def test_encoder_layer_matches_formula(norm_position):
   variables = random_parameters(layer, INPUTS)
   mask = (rng.random(DIMS["BNTT"]) < 0.6) | np.eye(DIMS.T, dtype=bool)
   options = {"mask": mask, "bias": rng.normal(size=DIMS["NTT"]).astype(np.float32)}
-  actual = compiled(layer)(variables, INPUTS, **options)
+  actual = jax.device_get(compiled(layer)(variables, INPUTS, **options))
   params, inputs = float64((variables["params"], INPUTS))
   assert_close(actual, reference.encoder_layer(params, inputs, norm_position, rotates=True, **options))
 
@@ -61,14 +61,13 @@ def test_decoder_layer_matches_formula(norm_position):
     "source_mask": (rng.random(DIMS["BNTS"]) < 0.6) | (np.arange(DIMS.S) == 2),
     "bias": rng.normal(size=DIMS["NTT"]).astype(np.float32),
   }
-  actual = compiled(layer, return_weights=True)(variables, INPUTS, SOURCES, **options)
+  actual = jax.device_get(compiled(layer, return_weights=True)(variables, INPUTS, SOURCES, **options))
   params, *inputs = float64((variables["params"], INPUTS, SOURCES))
   assert_close(actual, reference.decoder_layer(params, *inputs, norm_position, rotates=True, **options))
 
 
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_cached_encoder_layer_matches_the_whole(norm_position):
-  layer = EncoderLayer(norm_position=norm_position, self_attention_cls=ROTATING)
+def test_cached_encoder_layer_matches_the_whole():
+  layer = EncoderLayer(self_attention_cls=ROTATING)
 
   @jax.jit
   def run(variables):
@@ -79,7 +78,7 @@ def test_cached_encoder_layer_matches_the_whole(norm_position):
     parts = jnp.concatenate([first, second], axis=1), jnp.concatenate([first_weights, second_weights], axis=2)
     return parts, layer.apply(variables, INPUTS, **options), cache.length
 
-  parts, whole, lengths = run(random_parameters(layer, INPUTS))
+  parts, whole, lengths = jax.device_get(run(random_parameters(layer, INPUTS)))
   assert_close(parts, whole)
   np.testing.assert_array_equal(lengths, [DIMS.T, DIMS.T])
 
@@ -130,9 +129,9 @@ def test_dropout_of_hidden_units():
   # The network is the identity.
   layer = attention.FeedForward(DIMS.D, dropout_rate=0.25)
   params = {name: {"kernel": jnp.eye(DIMS.D), "bias": jnp.zeros(DIMS.D)} for name in ("hidden", "out")}
-  inputs = jnp.abs(jnp.asarray(rng.normal(size=(53, DIMS.D)), jnp.float32))
+  inputs = np.abs(rng.normal(size=(53, DIMS.D))).astype(np.float32)
   run = compiled(layer, deterministic=False)
-  outputs = run({"params": params}, inputs, rngs={"dropout": jax.random.key(0)})
+  outputs = jax.device_get(run({"params": params}, inputs, rngs={"dropout": jax.random.key(0)}))
   np.testing.assert_allclose(outputs, np.where(outputs == 0, 0, inputs / 0.75), rtol=1e-6)
   assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
 
@@ -144,10 +143,10 @@ def test_dropout_after_every_sublayer(name):
   layer, arguments = MODULES[name]
   layer, arguments = (
     layer(dropout_rate=0.25),
-    (jnp.zeros((53, DIMS.T, DIMS.D)), SOURCES[:1])[: len(arguments)],
+    (np.zeros((53, DIMS.T, DIMS.D), np.float32), SOURCES[:1])[: len(arguments)],
   )
-  params = jax.tree.map(jnp.zeros_like, random_parameters(layer, *arguments)["params"])
-  bias = 3 + jnp.arange(DIMS.D, dtype=jnp.float32)
+  params = jax.tree.map(np.zeros_like, random_parameters(layer, *arguments)["params"])
+  bias = 3 + np.arange(DIMS.D, dtype=np.float32)
   run = jax.jit(
     lambda params, rng: layer.apply(
       {"params": params}, *arguments, deterministic=False, rngs={"dropout": rng}
@@ -155,28 +154,28 @@ def test_dropout_after_every_sublayer(name):
   )
   for sublayer in {"attention", "cross_attention", "feed_forward"} & params.keys():
     changed = params | {sublayer: params[sublayer] | {"out": {**params[sublayer]["out"], "bias": bias}}}
-    outputs = run(changed, jax.random.key(0))
+    outputs = jax.device_get(run(changed, jax.random.key(0)))
     np.testing.assert_allclose(outputs, np.where(outputs == 0, 0, bias / 0.75), rtol=1e-6)
     assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
 
 
 def test_remat_preserves_results():
-  plain = DecoderLayer(dropout_rate=0.4)
-  rematerialized = nn.remat(attention.DecoderLayer)(DIMS.N, DIMS.F, 0.4, features=DIMS.D, deterministic=False)
+  plain = EncoderLayer(dropout_rate=0.4)
+  rematerialized = nn.remat(attention.EncoderLayer)(DIMS.N, DIMS.F, 0.4, deterministic=False)
 
   @jax.jit
   def run(variables):
     def loss(variables, module, **options):
-      outputs = module.apply(variables, INPUTS, SOURCES, rngs={"dropout": jax.random.key(3)}, **options)
+      outputs = module.apply(variables, INPUTS, rngs={"dropout": jax.random.key(3)}, **options)
       return jnp.sum(jnp.sin(outputs))
 
     return [
       jax.value_and_grad(loss)(variables, rematerialized),
       jax.value_and_grad(loss)(variables, plain, deterministic=False),
-      loss(variables, plain, deterministic=True),
+      loss(variables, plain),
     ]
 
-  result, desired, other = run(random_parameters(plain, INPUTS, SOURCES))
+  result, desired, other = run(random_parameters(plain, INPUTS))
   assert_close(result, desired)
   assert abs(result[0] - other) > 1e-2
 
@@ -199,28 +198,21 @@ def test_scanned_layers_match_a_loop():
   variables = random_parameters(stack(deterministic=True), INPUTS, mask)
 
   @jax.jit
-  def run(variables, rng):
+  def run(variables):
     looped = INPUTS
     for i in range(3):
       layer = jax.tree.map(lambda leaf, i=i: leaf[i], variables["params"]["layer"])
       looped = EncoderLayer().apply({"params": layer}, looped, mask=mask)
+    dropped = [
+      stack(deterministic=False).apply(variables, INPUTS, mask, rngs={"dropout": jax.random.key(seed)})[0]
+      for seed in (0, 1)
+    ]
+    return stack(deterministic=True).apply(variables, INPUTS, mask)[0], looped, dropped
 
-    def loss(variables):
-      dropped = stack(deterministic=False).apply(variables, INPUTS, mask, rngs={"dropout": rng})[0]
-      return jnp.sum(jnp.sin(dropped)), dropped
-
-    return (
-      stack(deterministic=True).apply(variables, INPUTS, mask)[0],
-      looped,
-      jax.grad(loss, has_aux=True)(variables),
-    )
-
-  scanned, looped, (gradients, dropped) = run(variables, jax.random.key(1))
+  scanned, looped, dropped = jax.device_get(run(variables))
   assert_close(scanned, looped)
-  assert np.max(np.abs(dropped - scanned)) > 0.1
-  assert np.max(np.abs(dropped - run(variables, jax.random.key(2))[2][1])) > 0.1
-  chex.assert_tree_all_finite(gradients)
-  assert all(np.any(leaf[i] != 0) for leaf in jax.tree.leaves(gradients) for i in range(3))
+  for other in (scanned, dropped[1]):
+    assert np.max(np.abs(dropped[0] - other)) > 0.1
 
 
 @modules
@@ -228,7 +220,7 @@ def test_deterministic_is_given_once(name):
   module, inputs = MODULES[name]
   variables = random_parameters(module(), *inputs)
   with pytest.raises(ValueError, match='"deterministic" was passed to the constructor and at call'):
-    module(deterministic=True).apply(variables, *inputs, deterministic=True)
+    jax.eval_shape(lambda: module(deterministic=True).apply(variables, *inputs, deterministic=True))
 
 
 @modules
@@ -257,4 +249,4 @@ def test_parameters_stay_float32_under_x64(name, float64):
 )
 def test_invalid_layers_raise(layer, inputs, message):
   with pytest.raises(ValueError, match=message):
-    layer.init(jax.random.key(0), inputs)
+    jax.eval_shape(lambda rng: layer.init(rng, inputs), jax.random.key(0))

@@ -1,5 +1,8 @@
 """Masks and positions of documents that follow each other in a row, from their lengths."""
 
+import functools
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +14,12 @@ from attention import masks, positions
 LENGTHS = np.array([[3, 2, 4], [1, 5, 0]])
 
 
+@functools.partial(jax.jit, static_argnames="total")
+def packed(lengths, total):
+  """Returns the mask [T T] and the positions [T]."""
+  return masks.packed(lengths, total).materialize(total, total), positions.packed(lengths, total)
+
+
 @pytest.mark.parametrize("total", [10, 7, 0])
 def test_documents_are_separate(total):
   allowed, within = np.zeros((2, total, total), bool), np.zeros((2, total), int)
@@ -20,8 +29,9 @@ def test_documents_are_separate(total):
       allowed[row, start:stop, start:stop] = True
       within[row, start:stop] = np.arange(stop - start) if stop > start else 0
     within[row, sum(lengths) :] = np.arange(max(total - sum(lengths), 0))  # the row's end is not a document
-  np.testing.assert_array_equal(masks.packed(LENGTHS, total).materialize(total, total), allowed)
-  np.testing.assert_array_equal(positions.packed(LENGTHS, total), within)
+  mask, position = packed(LENGTHS, total)
+  np.testing.assert_array_equal(mask, allowed)
+  np.testing.assert_array_equal(position, within)
 
 
 def test_packed_attention_equals_separate_documents():
@@ -42,12 +52,8 @@ def test_packed_attention_equals_separate_documents():
 
 def test_small_integers_do_not_overflow():
   small = np.array([100, 100, 60], np.uint8)
-  whole = small.astype(int)
-  np.testing.assert_array_equal(positions.packed(small, 270), positions.packed(whole, 270))
-  mask, desired = (masks.packed(lengths, 270).materialize(270, 270) for lengths in (small, whole))
-  np.testing.assert_array_equal(mask, desired)
-  huge = masks.packed(np.array([2, 2**31 - 1]), 5).materialize(5, 5)
-  np.testing.assert_array_equal(huge, masks.packed(np.array([2, 3]), 5).materialize(5, 5))
+  chex.assert_trees_all_equal(packed(small, 270), packed(small.astype(int), 270))
+  chex.assert_trees_all_equal(packed(np.array([2, 2**31 - 1]), 5), packed(np.array([2, 3]), 5))
 
 
 def test_heads_need_linear_memory():

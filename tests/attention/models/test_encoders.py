@@ -44,7 +44,7 @@ def test_encoders_match_formulas(name):
   encoder = ENCODERS[name]
   variables = variables_of(encoder)
   params = float64(variables["params"])
-  memory, summary = compiled(encoder)(variables, TOKENS, LENGTHS)
+  memory, summary = jax.device_get(compiled(encoder)(variables, TOKENS, LENGTHS))
   for b, length in enumerate(LENGTHS):
     if name in ("recurrent", "deep"):
       desired = reference.recurrent_encoder(params, TOKENS[b, :length], encoder.residual)
@@ -71,10 +71,10 @@ def test_padding_is_ignored_under_dropout(name):
     return gradients, jnp.where(IS_REAL[..., None], memory, 0), summary
 
   variables = variables_of(encoder)
-  desired = run(variables, TOKENS, LENGTHS)
+  desired = jax.device_get(run(variables, TOKENS, LENGTHS))
   no_tokens = np.where(IS_REAL, TOKENS, DIMS.V + 99)
   chex.assert_trees_all_equal(run(variables, no_tokens, LENGTHS), desired)
-  gradients, _, summary = empty = run(variables, TOKENS, np.array([0, 7, 2]))
+  gradients, _, summary = empty = jax.device_get(run(variables, TOKENS, np.array([0, 7, 2])))
   chex.assert_tree_all_finite(empty)
   np.testing.assert_array_equal(summary[0], 0)
   for path, gradient in jax.tree.leaves_with_path(gradients):
@@ -204,7 +204,7 @@ def test_weights_of_each_layer_and_head():
       variables, TOKENS, LENGTHS
     )
 
-  (encoded, weights), desired = run(variables)
+  (encoded, weights), desired = jax.device_get(run(variables))
   assert_close(encoded, desired)
   assert weights.shape == (DIMS.B, 2, 3, DIMS.S, DIMS.S)
   np.testing.assert_allclose(weights.sum(axis=-1), np.ones((DIMS.B, 2, 3, DIMS.S)), rtol=1e-5)

@@ -45,7 +45,7 @@ def test_ensemble_averages_probabilities():
     ]
     return [jnp.stack(item, axis=1) for item in zip(*results, strict=True)], alone
 
-  (log_probabilities, weights), alone = run(params)
+  (log_probabilities, weights), alone = jax.device_get(run(params))
   assert_close(np.exp(log_probabilities), np.mean([jax.nn.softmax(logits) for logits, _ in alone], axis=0))
   assert alone[2][1] is None
   assert_close(weights, np.mean([own for _, own in alone[:2]], axis=0))

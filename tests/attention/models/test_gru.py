@@ -19,12 +19,11 @@ B, T, D, H = 3, 5, 7, 11
 LENGTHS = np.array([2, 5, 0])
 rng = np.random.default_rng(0)
 STATE, INPUTS, MASK = (
-  jnp.asarray(rng.normal(scale=0.7, size=shape), jnp.float32) for shape in ((B, H), (B, T, D), (B, H))
+  rng.normal(scale=0.7, size=shape).astype(np.float32) for shape in ((B, H), (B, T, D), (B, H))
 )
 WEIGHTS = attention.GRUWeights(
   *(
-    jnp.asarray(rng.normal(scale=0.7, size=shape), jnp.float32)
-    for shape in ((D, 3 * H), (H, 3 * H), (3 * H,), (H,))
+    rng.normal(scale=0.7, size=shape).astype(np.float32) for shape in ((D, 3 * H), (H, 3 * H), (3 * H,), (H,))
   )
 )
 directions = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -61,7 +60,7 @@ def test_step_matches_flax():
 
 
 def test_a_step_has_any_leading_axes():
-  states = jnp.stack([STATE, -STATE], axis=1)
+  states = np.stack([STATE, -STATE], axis=1)
   actual = jax.jit(attention.gru_step)(WEIGHTS, states, project_inputs(WEIGHTS, INPUTS[:, :2]))
   params, states, inputs = float64((dataclasses.asdict(WEIGHTS), states, INPUTS[:, :2]))
   assert_close(actual, reference.gru_step(params, states, inputs))
@@ -71,7 +70,7 @@ def test_a_step_has_any_leading_axes():
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
 def test_states_match_a_loop(reverse, lengths):
   options = {"lengths": None if lengths is None else jnp.asarray(lengths), "reverse": reverse}
-  final, states = attention.gru(WEIGHTS, STATE, INPUTS, **options)
+  final, states = jax.device_get(attention.gru(WEIGHTS, STATE, INPUTS, **options))
   params, start, inputs = float64((dataclasses.asdict(WEIGHTS), STATE, INPUTS))
   way = slice(None, None, -1) if reverse else slice(None)
   for b, length in enumerate([T] * B if lengths is None else lengths):
@@ -123,8 +122,8 @@ def test_padding_has_no_effect(reverse):
 
     return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(WEIGHTS, STATE, inputs)
 
-  desired = run(INPUTS)
-  chex.assert_trees_all_equal(run(jnp.where(is_padding, np.nan, INPUTS)), desired)
+  desired = jax.device_get(run(INPUTS))
+  chex.assert_trees_all_equal(run(np.where(is_padding, np.float32(np.nan), INPUTS)), desired)
   np.testing.assert_array_equal(np.where(is_padding, desired[0][2], 0), 0)
 
 

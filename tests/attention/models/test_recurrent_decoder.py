@@ -16,9 +16,7 @@ import attention
 DIMS = chex.Dimensions(B=3, T=5, S=7, H=22, V=13, E=11, D=17, C=19)
 rng = np.random.default_rng(0)
 LENGTHS, TARGETS = np.array([4, 7, 1]), rng.integers(DIMS.V, size=DIMS["BT"])
-ENCODED = attention.Encoded(
-  *(jnp.asarray(rng.normal(size=DIMS[axes]), jnp.float32) for axes in ("BSD", "BC"))
-)
+ENCODED = attention.Encoded(*(rng.normal(size=DIMS[axes]).astype(np.float32) for axes in ("BSD", "BC")))
 ALL = {"num_layers": 2, "residual": True, "layer_norm": True, "tied_embeddings": True}
 LUONG = {"attend_order": "after", "input_feeding": True}
 DROPOUT = {
@@ -76,7 +74,7 @@ def test_decoder_and_steps_match_formulas(kind, options):
       jnp.swapaxes(x, 0, 1) for x in jax.tree.leaves(steps)
     ]
 
-  (logits, weights), steps = run(variables)
+  (logits, weights), steps = jax.device_get(run(variables))
   assert_close(jax.tree.leaves((logits, weights)), steps)
   assert (weights is None) == (kind == "none")
   params, (memory, summary) = float64((variables["params"], ENCODED))
@@ -105,7 +103,7 @@ def test_monotonic_attention_is_hard_in_steps():
 
     return module.apply(variables, state, TARGETS, memory), jax.lax.scan(step, state, TARGETS.T)[1]
 
-  (logits, expected), hard = run(variables)
+  (logits, expected), hard = jax.device_get(run(variables))
   memory, summary = float64(ENCODED)
   desired = reference.recurrent_decoder("monotonic", float64(params), memory[1], summary[1], TARGETS[1])
   assert_close((logits[1], expected[1]), desired)
@@ -118,9 +116,7 @@ def test_monotonic_attention_is_hard_in_steps():
   ("kind", "options"),
   [
     ("additive", {**ALL, **LUONG, **DROPOUT}),
-    ("multi_head", {**ALL, **DROPOUT}),
-    ("location_aware", {}),
-    ("monotonic", {}),
+    ("location_aware", {**ALL, **DROPOUT}),
   ],
 )
 def test_training_ignores_padding(kind, options):
@@ -138,9 +134,9 @@ def test_training_ignores_padding(kind, options):
 
     return jax.grad(loss, argnums=(0, 1), has_aux=True)(variables, encoded)
 
-  (gradients, of_encoded), results = desired = run(ENCODED, TARGETS, LENGTHS)
+  (gradients, of_encoded), results = desired = jax.device_get(run(ENCODED, TARGETS, LENGTHS))
   is_padding = (np.arange(DIMS.S) >= LENGTHS[:, None])[..., None]
-  padded = ENCODED._replace(memory=jnp.where(is_padding, np.nan, ENCODED.memory))
+  padded = ENCODED._replace(memory=np.where(is_padding, np.float32(np.nan), ENCODED.memory))
   chex.assert_trees_all_equal(run(padded, TARGETS, LENGTHS), desired)
   np.testing.assert_array_equal(np.where(is_padding, of_encoded.memory, 0), 0)
   assert np.all(np.any(of_encoded.memory != 0, axis=-1) | is_padding[..., 0])
@@ -151,11 +147,11 @@ def test_training_ignores_padding(kind, options):
   # Later words and other sentences have no effect.
   changed = TARGETS.copy()
   changed[1, 2] = (changed[1, 2] + 1) % DIMS.V
-  for actual, before in zip(run(ENCODED, changed, LENGTHS)[1], results, strict=True):
+  for actual, before in zip(jax.device_get(run(ENCODED, changed, LENGTHS)[1]), results, strict=True):
     np.testing.assert_array_equal(actual[::2], before[::2])
     np.testing.assert_array_equal(actual[1, :2], before[1, :2])
     assert np.max(np.abs(actual[1, 3] - before[1, 3])) > 1e-5
-  empty = run(ENCODED, TARGETS, np.array([0, 7, 2]))
+  empty = jax.device_get(run(ENCODED, TARGETS, np.array([0, 7, 2])))
   chex.assert_tree_all_finite(empty)
   np.testing.assert_array_equal(empty[1][1][0], 0)
 
@@ -183,7 +179,7 @@ def test_dropout_after_the_first_query(name):
   run = jax.jit(
     lambda rng: module.apply(variables, TARGETS, method=decode, deterministic=False, rngs={"dropout": rng})
   )
-  (logits, weights), (other, _) = run(jax.random.key(0)), run(jax.random.key(1))
+  (logits, weights), (other, _) = jax.device_get((run(jax.random.key(0)), run(jax.random.key(1))))
   without = compiled(decoder(), decode)(variables, TARGETS)[1]
   assert_close(weights[:, 0], without[:, 0])
   assert np.max(np.abs(weights - without)) > 0.01 and np.max(np.abs(logits - other)) > 0.1

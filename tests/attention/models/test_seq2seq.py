@@ -25,13 +25,15 @@ ENCODERS = {
 }
 recurrent = functools.partial(attention.RecurrentDecoder, V, E, H)
 MODELS = {
-  "deep": attention.Seq2Seq(ENCODERS["deep"], recurrent(tied_embeddings=True, **DEEP)),
+  "deep": attention.Seq2Seq(
+    ENCODERS["deep"], recurrent(attention="multi_head", num_heads=2, tied_embeddings=True, **DEEP)
+  ),
   "none": attention.Seq2Seq(ENCODERS["recurrent"], recurrent(attention="none")),
   "transformer": attention.Seq2Seq(
     ENCODERS["transformer"], attention.TransformerDecoder(V, H, tied_embeddings=True, **TRANSFORMER)
   ),
-  "mixed": attention.Seq2Seq(ENCODERS["transformer"], recurrent(attention="multi_head", num_heads=2)),
 }
+pytestmark = pytest.mark.slow
 assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
 
 
@@ -55,14 +57,14 @@ def test_methods_agree_with_the_call(name):
     heads = call(*ARGUMENTS, method="attention_weights")
     return call(*ARGUMENTS), jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps), from_features, heads
 
-  whole, steps, from_features, heads = run(variables)
+  whole, steps, from_features, heads = jax.device_get(run(variables))
   assert_close(whole, tuple(steps))
   assert_close(whole, from_features)
   assert (heads.encoder is None) == (name in ("deep", "none"))
   if name == "none":
     assert whole[1] is None and heads.decoder is None
   else:
-    assert heads.decoder.shape == (3, 1, 1 if name == "deep" else 2, 5, 7)
+    assert heads.decoder.shape == (3, 1, 2, 5, 7)
     assert_close(whole[1], heads.decoder[:, 0].mean(axis=1))
   if heads.encoder is not None:
     own = {"params": variables["params"]["encoder"]}
@@ -83,6 +85,18 @@ def test_encoder_and_decoder_drop_units(part):
 
   for first, second in zip(run(jax.random.key(0)), run(jax.random.key(1)), strict=True):
     assert np.max(np.abs(first - second)) > 0.1
+
+
+@pytest.mark.parametrize("name", ["deep", "transformer"])
+def test_gradients_reach_every_parameter(name):
+  def loss(variables):
+    return jnp.sum(MODELS[name].apply(variables, *ARGUMENTS)[0] ** 2)
+
+  gradients = jax.jit(jax.grad(loss))(random_parameters(MODELS[name], *ARGUMENTS))
+  for path, gradient in jax.tree.leaves_with_path(jax.device_get(gradients)):
+    assert np.all(np.isfinite(gradient)), path
+    if [key.key for key in path[-2:]] != ["key", "bias"]:  # a bias of all keys has no effect
+      assert np.max(np.abs(gradient)) > 1e-4, path
 
 
 def dtypes(tree):
@@ -111,12 +125,13 @@ def test_bfloat16_parameters_give_bfloat16(kind):
   assert dtypes(others) == {np.dtype(jnp.bfloat16)}
 
 
-def test_bfloat16_results_are_close():
-  model = MODELS["deep"]
+@pytest.mark.parametrize("name", ["deep", "transformer"])
+def test_bfloat16_results_are_close(name):
+  model = MODELS[name]
   # Small parameters, since large ones amplify rounding.
   variables = jax.tree.map(lambda leaf: leaf / 3, random_parameters(model, *ARGUMENTS))
   halves = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), variables)
-  actual = compiled(model)(halves, *ARGUMENTS)
+  actual = jax.device_get(compiled(model)(halves, *ARGUMENTS))
   assert actual[0].dtype == jnp.float32
   desired = compiled(model)(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), halves), *ARGUMENTS)
   for one, other in zip(actual, desired, strict=True):
@@ -143,6 +158,6 @@ def test_custom_decoders_need_no_heads():
     heads = model.apply(variables, *ARGUMENTS, method="attention_weights")
     return heads, model.apply(variables, *ARGUMENTS)[1]
 
-  heads, weights = run(random_parameters(model, *ARGUMENTS))
+  heads, weights = jax.device_get(run(random_parameters(model, *ARGUMENTS)))
   assert heads.encoder is None
   assert_close(heads.decoder[:, 0, 0], weights)
