@@ -186,6 +186,7 @@ UNEXPECTED = "unexpected parameters in state, which the layer lacks: "
     (BERT, nn.Dense(3), "state must be a mapping from names to arrays, .*, got Dense"),
     (BERT, "model.safetensors", "state must be a mapping .*, got str"),
     (BERT, {}, "state must have the name .*, got no names"),
+    (BERT, dict.fromkeys("abcdefghi", np.zeros(1)), "state must have .*, got a, b, c, d, e, f, g, h, …$"),
     (BERT, state_of("bert", without="output.dense.bias"), r"must have the name 'output\.dense\.bias'"),
     (
       functools.partial(GPT2, prefix="h.0."),

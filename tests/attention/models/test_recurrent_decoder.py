@@ -156,6 +156,32 @@ def test_training_ignores_padding(kind, options):
   np.testing.assert_array_equal(empty[1][1][0], 0)
 
 
+@pytest.mark.parametrize("options", [{}, {"input_feeding": True}], ids=["plain", "fed"])
+def test_monotonic_noise_in_training(options):
+  module = decoder(attention="monotonic", **options)
+  run = compiled(module, decode, deterministic=False)
+  first, second = (
+    jax.device_get(run(variables_of(module), TARGETS, rngs={"dropout": jax.random.key(seed)})[1])
+    for seed in (0, 1)
+  )
+  assert np.max(np.abs(first - second)) > 0.01
+
+
+def test_weights_of_each_head():
+  module = decoder(attention="multi_head", num_heads=2)
+
+  @jax.jit
+  def run(variables):
+    state, memory = module.apply(variables, ENCODED, LENGTHS, method="prepare")
+    heads = module.apply(variables, state, TARGETS, memory, method="attention_weights")
+    return heads, module.apply(variables, state, TARGETS, memory)[1]
+
+  heads, weights = jax.device_get(run(variables_of(module)))
+  assert heads.shape == (DIMS.B, 1, 2, DIMS.T, DIMS.S)
+  assert_close(heads[:, 0].mean(axis=1), weights)
+  assert np.max(np.abs(heads[:, 0, 0] - heads[:, 0, 1])) > 0.01
+
+
 @pytest.mark.parametrize("options", [{}, {"attend_order": "after"}, {"input_feeding": True}])
 def test_empty_targets_have_empty_results(options):
   module = decoder(**options)
