@@ -1,4 +1,4 @@
-"""Encoder and decoder layers, and feed-forward networks: formulas, dropout, `nn.remat` and `nn.scan`."""
+"""Encoder and decoder layers, and feed-forward networks: formulas, options, dropout, errors."""
 
 import functools
 import pickle
@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 from helpers import model_reference as reference
 from helpers.model_reference import compiled, float64, random_parameters
 
@@ -157,62 +156,6 @@ def test_dropout_after_every_sublayer(name):
     outputs = jax.device_get(run(changed, jax.random.key(0)))
     np.testing.assert_allclose(outputs, np.where(outputs == 0, 0, bias / 0.75), rtol=1e-6)
     assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
-
-
-def test_remat_preserves_results():
-  plain = EncoderLayer(dropout_rate=0.4)
-  rematerialized = nn.remat(attention.EncoderLayer)(DIMS.N, DIMS.F, 0.4, deterministic=False)
-
-  @jax.jit
-  def run(variables):
-    def loss(variables, module, **options):
-      outputs = module.apply(variables, INPUTS, rngs={"dropout": jax.random.key(3)}, **options)
-      return jnp.sum(jnp.sin(outputs))
-
-    return [
-      jax.value_and_grad(loss)(variables, rematerialized),
-      jax.value_and_grad(loss)(variables, plain, deterministic=False),
-      loss(variables, plain),
-    ]
-
-  result, desired, other = run(random_parameters(plain, INPUTS))
-  assert_close(result, desired)
-  assert abs(result[0] - other) > 1e-2
-
-
-class Block(nn.Module):
-  """A rematerialized layer as a step of `nn.scan`."""
-
-  deterministic: bool
-
-  @nn.compact
-  def __call__(self, inputs, mask):
-    options = {"dropout_rate": 0.3, "deterministic": self.deterministic, "name": "layer"}
-    return nn.remat(attention.EncoderLayer)(DIMS.N, DIMS.F, **options)(inputs, mask=mask), None
-
-
-def test_scanned_layers_match_a_loop():
-  mask = masks.causal() & masks.lengths(source=jnp.array([[5], [2]]))
-  rngs = {"params": True, "dropout": True}
-  stack = nn.scan(Block, variable_axes={"params": 0}, split_rngs=rngs, in_axes=nn.broadcast, length=3)
-  variables = random_parameters(stack(deterministic=True), INPUTS, mask)
-
-  @jax.jit
-  def run(variables):
-    looped = INPUTS
-    for i in range(3):
-      layer = jax.tree.map(lambda leaf, i=i: leaf[i], variables["params"]["layer"])
-      looped = EncoderLayer().apply({"params": layer}, looped, mask=mask)
-    dropped = [
-      stack(deterministic=False).apply(variables, INPUTS, mask, rngs={"dropout": jax.random.key(seed)})[0]
-      for seed in (0, 1)
-    ]
-    return stack(deterministic=True).apply(variables, INPUTS, mask)[0], looped, dropped
-
-  scanned, looped, dropped = jax.device_get(run(variables))
-  assert_close(scanned, looped)
-  for other in (scanned, dropped[1]):
-    assert np.max(np.abs(dropped[0] - other)) > 0.1
 
 
 @modules
