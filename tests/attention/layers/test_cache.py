@@ -312,6 +312,7 @@ ZEROS = np.zeros((B, 2, S, 6), np.float32)
     ({"values": ZEROS[..., :5]}, r"cache.values must be float32 .* 6\) .*, got float32 .* 5\)"),
     ({"inputs": np.zeros((B, 12, D), np.float32)}, "cache is full: 12 new tokens, but only 11 of 11 slots"),
     ({"inputs_k": TOKENS}, "inputs_k, inputs_v and inputs_kv must be None with a cache"),
+    ({"inputs_v": TOKENS}, "inputs_k, inputs_v and inputs_kv must be None with a cache"),
     ({"mask": np.ones((7, 7), bool)}, r"7, 11\), .* S the slots of the cache, got shape \(7, 7\)"),
     (
       {"mask": masks.causal() & masks.packed(np.array([2, 3]), 7)},
