@@ -1,106 +1,67 @@
-"""Multi-head attention as a pure function of its weights."""
+"""Multi-head attention as a pure function, and grouped heads."""
 
 import dataclasses
-import itertools
+import functools
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import reference
-from helpers.fixtures import BLOCK_SIZES, ENGINES, always, assert_close, mostly_blockwise
-from helpers.model_reference import MODEL
+from helpers.model_reference import float64, softmax
 
 import attention
 from attention import masks, positions
 from attention.arrays.shapes import same_rank
 from attention.linear import merge_heads, project_heads
 
-# The number of key heads must divide N. D, E, M: widths of queries, sources and result; W: of a value head.
-DIMS = chex.Dimensions(B=2, T=3, S=5, N=6, H=7, D=11, E=13, W=17, M=19)
-key_heads = pytest.mark.parametrize("K", always(3, of=[6, 3, 1]))
+# Pairs of the N query heads share the K key heads. D, E, M: widths of queries, sources and result; H, W: of
+# queries and values of one head.
+DIMS = chex.Dimensions(B=2, T=3, S=5, N=6, K=3, H=7, D=11, E=13, W=17, M=19)
+rng = np.random.default_rng(0)
+
+
+def draw(*shape):
+  return rng.normal(scale=0.5, size=shape).astype(np.float32)
+
+
+QUERIES, SOURCES = draw(*DIMS["BTD"]), draw(*DIMS["BSE"])
+WEIGHTS = attention.MultiHeadWeights(
+  *(draw(*DIMS[axes]) for axes in ("DNH", "EKH", "EKW", "NWM", "NH", "KH", "KW", "M"))
+)
 LENGTHS = np.array([4, 2])
+engines = pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-4)
 
 
-def array(*shape, seed=0):
-  return jnp.asarray(np.random.default_rng(seed).normal(scale=0.5, size=shape), jnp.float32)
+def formula(queries, sources, weights, mask=True, bias=0.0, scores=None):
+  """Returns the context, weights and logsumexp in NumPy; each row must have an allowed key."""
+
+  def heads(inputs, kernel, bias):
+    projected = np.einsum("...TD,DNH->...NTH", inputs, kernel) + (0 if bias is None else bias[:, None])
+    return np.repeat(projected, DIMS.N // projected.shape[-3], axis=-3)
+
+  queries, sources, weights = float64((queries, sources, weights))
+  q = heads(queries, weights.query, weights.query_bias)
+  k = heads(sources, weights.key, weights.key_bias)
+  v = heads(sources, weights.value, weights.value_bias)
+  products = np.einsum("...TH,...SH->...TS", q, k) / np.sqrt(DIMS.H) if scores is None else scores(q, k)
+  logits = np.where(mask, products + bias, -np.inf)
+  pairs = softmax(logits)
+  context = np.einsum("...NTW,NWM->...TM", pairs @ v, weights.output)
+  context = context if weights.output_bias is None else context + weights.output_bias
+  return context, pairs, np.log(np.exp(logits).sum(axis=-1))
 
 
-def draw(K=6, has_biases=True):
-  """Returns queries [B T D], sources [B S E] and weights with K key and value heads."""
-  N, H, D, E, W, M = DIMS["NHDEWM"]
-  kernels = array(D, N, H, seed=1), array(E, K, H, seed=2), array(E, K, W, seed=3)
-  biases = array(N, H, seed=5), array(K, H, seed=6), array(K, W, seed=7), array(M, seed=8)
-  weights = attention.MultiHeadWeights(*kernels, array(N, W, M, seed=4), *(biases if has_biases else ()))
-  return array(*DIMS["BTD"], seed=9), array(*DIMS["BSE"], seed=10), weights
-
-
-def fields(weights):
-  return tuple(
-    getattr(weights, kernel + kind)
-    for kind in ("", "_bias")
-    for kernel in ("query", "key", "value", "output")
-  )
-
-
-def random_mask(axes, seed=11):
-  return np.random.default_rng(seed).random(DIMS[axes]) < 0.6
-
-
-def alibi(t, s):
-  """Press et al. 2022: a slope per head, [N 1 1]."""
-  slopes = jnp.exp2(-jnp.arange(1.0, DIMS.N + 1))[:, None, None]
-  return -slopes * jnp.abs(t - s).astype(jnp.float32)[None]
-
-
-def alibi_array():
-  distance = np.abs(np.arange(DIMS.T)[:, None] - np.arange(DIMS.S)[None])
-  return -np.stack([2.0**-n * distance for n in range(1, DIMS.N + 1)])
-
-
-real = np.arange(DIMS.S) < LENGTHS[:, None, None, None]
-causal = np.arange(DIMS.S)[None] <= np.arange(DIMS.T)[:, None]
-
-# Masks and biases, and the arrays [... N T S] that they represent.
-MASKS = {
-  "none": (None, np.array(True)),
-  "pairs": (jnp.asarray(random_mask("TS")), random_mask("TS")),
-  "keys": (jnp.asarray(random_mask("S")), random_mask("S")),
-  "sentences": (jnp.asarray(random_mask("B1TS")), random_mask("B1TS")),
-  "heads": (jnp.asarray(random_mask("NTS")), random_mask("NTS")),
-  "heads_of_keys": (jnp.asarray(random_mask("BN1S")), random_mask("BN1S")),
-  "lengths": (masks.lengths(source=jnp.asarray(LENGTHS)[:, None]), real),
-  "causal_and_heads": (masks.causal() & jnp.asarray(random_mask("BNTS")), causal & random_mask("BNTS")),
-}
-BIASES = {
-  "pairs": (array(*DIMS["TS"]), array(*DIMS["TS"])),
-  "heads": (array(*DIMS["NTS"]), array(*DIMS["NTS"])),
-  "heads_of_sentences": (array(*DIMS["BN1S"]), array(*DIMS["BN1S"])),
-  "function": (lambda t, s: (s - t).astype(jnp.float32), np.arange(5)[None] - np.arange(3)[:, None]),
-  "function_of_heads": (alibi, alibi_array()),
-}
-
-
-def assert_attends(K, mask=(None, True), bias=(None, 0.0), has_biases=True, implementation="dense"):
-  queries, sources, weights = draw(K, has_biases)
+def attend(queries=QUERIES, sources=SOURCES, weights=WEIGHTS, **options):
+  """Returns the context, weights and logsumexp."""
 
   @jax.jit
   def run(*arguments):
-    return attention.multi_head_attention(
-      *arguments,
-      mask=mask[0],
-      bias=bias[0],
-      return_weights=True,
-      return_logsumexp=True,
-      implementation=implementation,
-      block_sizes=BLOCK_SIZES,
-    )
+    returned = {"return_weights": True, "return_logsumexp": True}
+    return tuple(attention.multi_head_attention(*arguments, block_sizes=(2, 2), **returned, **options))
 
-  actual = run(queries, sources, weights)
-  desired = reference.multi_head_attention(queries, sources, fields(weights), mask=mask[1], bias=bias[1])
-  for one, other in zip(actual, desired, strict=True):
-    assert_close(one, other, MODEL)
+  return jax.device_get(run(queries, sources, weights))
 
 
 def test_two_heads_match_hand_value():
@@ -109,89 +70,71 @@ def test_two_heads_match_hand_value():
   # Head 2: keys 0, weights (1/2, 1/2), values 10 times the sources, context 10. 3/2 + 10 / 5 = 7/2.
   half = np.log(3) / 2
   weights = attention.MultiHeadWeights(
-    query=jnp.asarray([[[half], [half]]], jnp.float32),
-    key=jnp.asarray([[[1.0], [0.0]]]),
-    value=jnp.asarray([[[1.0], [10.0]]]),
-    output=jnp.asarray([[[1.0]], [[0.2]]]),
+    query=jnp.array([[[half], [half]]]),
+    key=jnp.array([[[1.0], [0.0]]]),
+    value=jnp.array([[[1.0], [10.0]]]),
+    output=jnp.array([[[1.0]], [[0.2]]]),
   )
-  result, pairs, _ = attention.multi_head_attention(
-    jnp.asarray([[1.0]]), jnp.asarray([[0.0], [2.0]]), weights, return_weights=True
-  )
-  assert_close(result, [[3.5]], MODEL)
-  assert_close(pairs, [[[0.25, 0.75]], [[0.5, 0.5]]], MODEL)
+  context, pairs, _ = attend(jnp.array([[1.0]]), jnp.array([[0.0], [2.0]]), weights)
+  assert_close(context, np.array([[3.5]]))
+  assert_close(pairs, np.array([[[0.25, 0.75]], [[0.5, 0.5]]]))
 
 
-@pytest.mark.parametrize(("K", "has_biases"), [(3, True), (1, False)])
-def test_consecutive_heads_share_keys(K, has_biases):
-  assert_attends(K, has_biases=has_biases)
+@pytest.mark.parametrize("K", [6, 3, 1])
+def test_consecutive_heads_share_keys(K):
+  kernels = dataclasses.replace(
+    WEIGHTS, key=draw(DIMS.E, K, DIMS.H), value=draw(DIMS.E, K, DIMS.W), key_bias=None, value_bias=None
+  )
+  assert_close(attend(weights=kernels), formula(QUERIES, SOURCES, kernels))
+
+
+def random_mask(*shape):
+  return (rng.random(shape) < 0.6) | (np.arange(DIMS.S) == 0)
+
+
+B, T, S, N = DIMS["BTSN"]
+t, s = np.arange(T)[:, None], np.arange(S)
+OF_HEADS, OF_KEYS, OF_SENTENCES = random_mask(N, T, S), random_mask(B, N, 1, S), random_mask(B, 1, T, S)
+TERMS, SLOPES = draw(B, N, 1, S), 2.0 ** -np.arange(1, N + 1)
+
+
+def alibi(t, s):
+  """Press et al. 2022: a slope per head, [N 1 1]."""
+  return jnp.asarray(-SLOPES, jnp.float32)[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
+
+
+# Masks and biases, and the arrays that they represent.
+MASKS = {
+  "heads": (OF_HEADS, OF_HEADS),
+  "keys": (OF_KEYS, OF_KEYS),
+  "sentences": (OF_SENTENCES, OF_SENTENCES),
+  "lengths": (masks.lengths(source=LENGTHS[:, None]), s < LENGTHS[:, None, None, None]),
+  "causal": (masks.causal() & OF_KEYS, (s <= t) & OF_KEYS),
+}
+BIASES = {
+  "none": (None, 0.0),
+  "heads": (TERMS[0], np.asarray(TERMS[0])),
+  "keys": (TERMS, np.asarray(TERMS)),
+  "function": (lambda t, s: (s - t).astype(jnp.float32), s - t),
+  "function_of_heads": (alibi, -SLOPES[:, None, None] * np.abs(t - s)),
+}
 
 
 @pytest.mark.parametrize(
-  ("mask", "K", "implementation"),
-  always(
-    *(("keys", 3, "dense"), ("sentences", 3, "blockwise"), ("heads", 3, "blockwise")),
-    *(("heads_of_keys", 1, "blockwise"), ("lengths", 3, "dense")),
-    of=list(itertools.product(MASKS, (3, 1), ENGINES)),
-  ),
+  ("mask", "bias", "implementation"),
+  [
+    ("heads", "keys", "dense"),
+    ("keys", "function", "dense"),
+    ("heads", "function_of_heads", "blockwise"),
+    ("sentences", "heads", "blockwise"),
+    ("lengths", "none", "blockwise"),
+    ("causal", "keys", "blockwise"),
+  ],
 )
-def test_masks_belong_to_query_heads(K, mask, implementation):
-  assert_attends(K, mask=MASKS[mask], implementation=implementation)
-
-
-@pytest.mark.parametrize(
-  ("bias", "K", "implementation"),
-  always(
-    *(("pairs", 3, "dense"), ("heads", 3, "blockwise"), ("heads_of_sentences", 1, "dense")),
-    *(("function", 1, "dense"), ("function_of_heads", 3, "blockwise")),
-    of=list(itertools.product(BIASES, (3, 1), ENGINES)),
-  ),
-)
-def test_biases_belong_to_query_heads(K, bias, implementation):
-  assert_attends(K, mask=MASKS["causal_and_heads"], bias=BIASES[bias], implementation=implementation)
-
-
-@mostly_blockwise
-def test_batch_size_equal_to_key_heads(implementation):
-  queries, keys = array(3, 6, 5, 7), array(3, 3, 11, 7, seed=1)
-  lengths = np.array([3, 11, 7])
-  actual = attention.attend_heads(
-    queries,
-    keys,
-    keys,
-    mask=masks.lengths(source=lengths[:, None]),
-    implementation=implementation,
-    block_sizes=BLOCK_SIZES,
-  )
-  repeated = np.repeat(keys, 2, axis=1)
-  desired = reference.attend(
-    reference.dot_product,
-    queries,
-    repeated,
-    repeated,
-    scale=7**-0.5,
-    mask=np.arange(11) < lengths[:, None, None, None],
-  )
-  assert_close(actual, desired.context, MODEL)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Nearby(masks.Mask):
-  """A custom mask without named axes."""
-
-  distance: jax.Array
-
-  def mask_mod(self, t, s):
-    return jnp.abs(t - s)[None] <= self.distance[:, None, None]
-
-
-@mostly_blockwise
-@key_heads
-def test_custom_masks_may_differ_by_head(K, implementation):
-  distance = np.arange(6) % 4
-  allowed = np.abs(np.arange(3)[:, None] - np.arange(5)) <= distance[:, None, None]
-  both = Nearby(distance) & masks.prefix(4), allowed & (np.arange(5) < 4)
-  assert_attends(K, mask=both, implementation=implementation)
+def test_masks_and_biases_have_query_heads(mask, bias, implementation):
+  (mask, allowed), (bias, terms) = MASKS[mask], BIASES[bias]
+  actual = attend(mask=mask, bias=bias, implementation=implementation)
+  assert_close(actual, formula(QUERIES, SOURCES, WEIGHTS, allowed, terms))
 
 
 @jax.tree_util.register_dataclass
@@ -221,163 +164,153 @@ class ListedTerms(positions.PositionBias):
     return jnp.add(*same_rank(self.terms[..., None, :], slanted))
 
 
-@mostly_blockwise
-@key_heads
-def test_custom_rules_may_name_some_axes(K, implementation):
-  listed, shortest = array(6, 5) > 0, np.arange(6) % 3
-  terms, slopes = np.asarray(array(6, 5)), np.asarray(array(6, seed=1))
-  T, S = np.arange(3)[:, None], np.arange(5)
-  assert_attends(
-    K,
-    mask=(Listed(listed, shortest), listed[:, None] | (shortest[:, None, None] > S)),
-    bias=(ListedTerms(terms, slopes), terms[:, None] + slopes[:, None, None] * np.abs(T - S)),
-    implementation=implementation,
+@engines
+def test_custom_rules_may_differ_by_head(implementation):
+  listed, shortest = random_mask(N, S), np.arange(N) % 3
+  terms, slopes = np.float32(rng.normal(size=(N, S))), np.float32(SLOPES)
+  rules = {"mask": Listed(listed, shortest) & masks.prefix(4), "bias": ListedTerms(terms, slopes)}
+  allowed = (listed[:, None] | (shortest[:, None, None] > s)) & (s < 4)
+  desired = formula(
+    QUERIES, SOURCES, WEIGHTS, allowed, terms[:, None] + slopes[:, None, None] * np.abs(t - s)
   )
+  assert_close(attend(implementation=implementation, **rules), desired)
 
 
-@key_heads
+def test_batch_size_equal_to_key_heads():
+  queries, keys, lengths = draw(3, 6, 5, 7), draw(3, 3, 11, 7), np.array([3, 11, 7])
+  mask = masks.lengths(source=lengths[:, None])
+  actual = jax.jit(lambda: attention.attend_heads(queries, keys, keys, mask=mask))()
+  q, k = np.asarray(queries), np.repeat(keys, 2, axis=1)
+  scores = np.einsum("BNTH,BNSH->BNTS", q, k) / np.sqrt(7)
+  assert_close(actual, softmax(np.where(np.arange(11) < lengths[:, None, None, None], scores, -np.inf)) @ k)
+
+
+@pytest.mark.parametrize("of_heads", [False, True])
+def test_scores_may_differ_by_head(of_heads):
+  scale = np.float32([0.1, 0.2, 0.4, 0.8, 1.6, 3.2]) if of_heads else np.float32(0.3)
+  actual = attend(score=attention.ScaledDotProduct(scale))
+
+  def scores(queries, keys):
+    return np.einsum("...TH,...SH->...TS", queries, keys) * (scale[:, None, None] if of_heads else scale)
+
+  assert_close(actual, formula(QUERIES, SOURCES, WEIGHTS, scores=scores))
+
+
 @pytest.mark.parametrize("asked", ["nothing", "weights", "logsumexp"])
-def test_requested_results_are_returned(K, asked):
-  queries, sources, weights = draw(K)
+def test_requested_results_are_returned(asked):
   options = {"return_weights": asked == "weights", "return_logsumexp": asked == "logsumexp"}
-  result = attention.multi_head_attention(queries, sources, weights, **options)
-  desired = reference.multi_head_attention(queries, sources, fields(weights))
+  result = attention.multi_head_attention(QUERIES, SOURCES, WEIGHTS, **options)
+  context, weights, logsumexp = formula(QUERIES, SOURCES, WEIGHTS)
   if asked == "nothing":
-    assert_close(result, desired.context, MODEL)
+    assert_close(result, context)
   else:
-    assert_close(result.context, desired.context, MODEL)
-    assert_close(getattr(result, asked), getattr(desired, asked), MODEL)
-    assert [result.weights, result.logsumexp].count(None) == 1
+    wanted = weights if asked == "weights" else None, logsumexp if asked == "logsumexp" else None
+    assert_close(tuple(result), (context, *wanted))
 
 
-@key_heads
-def test_dropout_matches_repeated_heads(K):
-  queries, sources, weights = draw(K)
-  repeated = attention.MultiHeadWeights(
-    *(
-      leaf if leaf is None or name not in ("key", "value") else jnp.repeat(leaf, 6 // K, axis=-2)
-      for leaf, name in zip(fields(weights), ("query", "key", "value", "output") * 2, strict=True)
-    )
+def test_dropout_matches_repeated_heads():
+  repeats = {"axis": -2, "repeats": DIMS.N // DIMS.K}
+  names = "key", "value", "key_bias", "value_bias"
+  repeated = dataclasses.replace(
+    WEIGHTS, **{name: np.repeat(getattr(WEIGHTS, name), **repeats) for name in names}
   )
   options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
-  grouped = attention.multi_head_attention(queries, sources, weights, **options)
-  whole = attention.multi_head_attention(queries, sources, repeated, **options)
-  assert_close(grouped, whole, MODEL)
-  undropped = attention.multi_head_attention(queries, sources, weights)
-  assert np.max(np.abs(grouped - undropped)) > 0.1
+  grouped = attend(**options)
+  assert_close(grouped, attend(weights=repeated, **options))
+  assert np.max(np.abs(grouped[0] - attend()[0])) > 0.1
 
 
-@key_heads
-def test_other_scores_are_accepted(K):
-  queries, sources, weights = draw(K, has_biases=False)
-  vector = array(DIMS.H, seed=12)
-  _, pairs, _ = attention.multi_head_attention(
-    queries, sources, weights, score=attention.Additive(vector), return_weights=True
-  )
-  queries, sources = np.float64(queries), np.float64(sources)
-  for n in range(DIMS.N):
-    k = n // (DIMS.N // K)
-    desired = reference.attend(
-      reference.additive,
-      queries @ np.float64(weights.query[:, n]),
-      sources @ np.float64(weights.key[:, k]),
-      sources,
-      score_vector=vector,
+def test_sources_may_be_shared_by_sentences():
+  assert_close(attend(sources=SOURCES[0])[0], formula(QUERIES, SOURCES[0], WEIGHTS)[0])
+
+
+def test_gradients_match_repeated_heads():
+  # Keys and values [K ...] of all query heads, without grouped heads.
+  mask, random = MASKS["causal"][0], draw(*DIMS["BTM"])
+
+  def grouped(queries, sources, weights):
+    options = {"mask": mask, "implementation": "blockwise", "block_sizes": (2, 2)}
+    return attention.multi_head_attention(queries, sources, weights, **options)
+
+  def repeated(queries, sources, weights):
+    def heads(inputs, kernel, bias):
+      projected = jnp.einsum("BTD,DNH->BNTH", inputs, kernel) + bias[None, :, None]
+      return jnp.repeat(projected, DIMS.N // projected.shape[1], axis=1)
+
+    q = heads(queries, weights.query, weights.query_bias)
+    k, v = (
+      heads(sources, weights.key, weights.key_bias),
+      heads(sources, weights.value, weights.value_bias),
     )
-    assert_close(pairs[:, n], desired.weights, MODEL)
-
-
-@key_heads
-def test_score_parameters_per_query_head(K):
-  queries, sources, weights = draw(K, has_biases=False)
-  scales = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
-  _, pairs, _ = attention.multi_head_attention(
-    queries, sources, weights, score=attention.ScaledDotProduct(scales), return_weights=True
-  )
-  queries, sources = np.float64(queries), np.float64(sources)
-  for n in range(DIMS.N):
-    desired = reference.attend(
-      reference.dot_product,
-      queries @ np.float64(weights.query[:, n]),
-      sources @ np.float64(weights.key[:, n // (DIMS.N // K)]),
-      sources,
-      scale=scales[n],
-    )
-    assert_close(pairs[:, n], desired.weights, MODEL)
-
-
-@key_heads
-def test_sources_may_be_shared_by_sentences(K):
-  queries, sources, weights = draw(K)
-  actual = attention.multi_head_attention(queries, sources[0], weights)
-  desired = reference.multi_head_attention(queries, sources[0], fields(weights)).context
-  assert_close(actual, desired, MODEL)
-
-
-@key_heads
-def test_weight_gradients_match_formula(K):
-  queries, sources, weights = draw(K)
-  mask, allowed = MASKS["causal_and_heads"]
-  random = array(*DIMS["BTM"], seed=13)
+    context = attention.scaled_dot_product_attention(q, k, v, mask=mask, implementation="dense")
+    return jnp.einsum("BNTW,NWM->BTM", context, weights.output) + weights.output_bias[None, None]
 
   @jax.jit
-  def loss(weights, mask):
-    return jnp.sum(random * attention.multi_head_attention(queries, sources, weights, mask=mask))
+  def run(*arguments):
+    return [
+      jax.grad(lambda *inputs, f=function: jnp.sum(random * f(*inputs)), argnums=(0, 1, 2))(*arguments)
+      for function in (grouped, repeated)
+    ]
 
-  gradients = jax.grad(loss)(weights, mask)
-  rng = np.random.default_rng(14)
-  direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), weights)
-
-  def reference_loss(step):
-    changed = jax.tree.map(lambda leaf, way: np.float64(leaf) + step * way, weights, direction)
-    result = reference.multi_head_attention(queries, sources, fields(changed), mask=allowed)
-    return np.sum(np.float64(random) * result.context)
-
-  slope = reference.derivative(reference_loss, 0.0, 1.0)
-  actual = sum(
-    np.sum(np.float64(gradient) * way)
-    for gradient, way in zip(jax.tree.leaves(gradients), jax.tree.leaves(direction), strict=True)
-  )
-  assert_close(actual / slope, 1.0, MODEL)
+  assert_close(*run(QUERIES, SOURCES, WEIGHTS))
 
 
 def test_half_precision_results():
-  queries, sources, weights = draw(3)
-  halves = queries.astype(jnp.bfloat16), sources.astype(jnp.bfloat16)
-  result = attention.multi_head_attention(*halves, weights)
-  assert result.dtype == jnp.bfloat16
-  desired = reference.multi_head_attention(*halves, fields(weights)).context
+  halves = QUERIES.astype(jnp.bfloat16), SOURCES.astype(jnp.bfloat16)
+  context = attend(*halves)[0]
+  assert context.dtype == jnp.bfloat16
+  desired = formula(*halves, WEIGHTS)[0]
   # bfloat16 has 8 bits; four products follow each other.
-  assert_close(result, desired, 4 * 2.0**-7)
+  np.testing.assert_allclose(context.astype(jnp.float32), desired, rtol=4 * 2**-7, atol=4 * 2**-7)
 
 
-@key_heads
-@pytest.mark.parametrize("name", ["mask", "bias"])
-def test_wrong_number_of_heads_raises(K, name):
-  queries, sources, weights = draw(K)
-  pairs = jnp.ones((5, DIMS.T, DIMS.S), bool if name == "mask" else jnp.float32)
-  with pytest.raises(ValueError, match=rf"{name}.*5, 3, 5\)"):
-    attention.multi_head_attention(queries, sources, weights, **{name: pairs})
-
-
-def test_projection_and_merge_match_loops():
-  inputs, kernel, bias = array(*DIMS["BTD"]), array(*DIMS["DNH"]), array(*DIMS["NH"])
-  heads = project_heads(inputs, kernel, bias)
-  output, output_bias = array(*DIMS["NHM"]), array(DIMS.M)
-  merged = merge_heads(heads, output, output_bias)
-  desired = np.float64(output_bias) + np.zeros(DIMS["BTM"])
-  for n in range(DIMS.N):
-    head = np.float64(inputs) @ np.float64(kernel[:, n]) + np.float64(bias[n])
-    assert_close(heads[:, n], head, MODEL)
-    desired += head @ np.float64(output[n])
-  assert_close(merged, desired, MODEL)
-
-
-def test_grouped_heads_take_half_precision_with_float32_parameters():
-  rngs = jax.random.split(jax.random.key(0), 4)
-  queries = jax.random.normal(rngs[0], (4, 3, 7), jnp.bfloat16)
-  keys = jax.random.normal(rngs[1], (2, 5, 7), jnp.bfloat16)
-  score = attention.Bilinear(jax.random.normal(rngs[2], (7, 7)))
+def test_grouped_heads_take_half_precision():
+  queries, keys = draw(4, 3, 7).astype(jnp.bfloat16), draw(2, 5, 7).astype(jnp.bfloat16)
+  score, repeated = attention.Bilinear(draw(7, 7)), np.repeat(keys, 2, axis=0)  # with float32 parameters
   actual = attention.attend_heads(queries, keys, keys, score=score)
-  repeated = jnp.repeat(keys, 2, axis=0)
-  np.testing.assert_array_equal(actual, attention.attend(score, queries, repeated, repeated))
+  chex.assert_trees_all_equal(actual, attention.attend(score, queries, repeated, repeated))
+
+
+def test_projection_and_merge_match_formulas():
+  inputs, kernel, bias, output = draw(*DIMS["BTD"]), draw(*DIMS["DNH"]), draw(*DIMS["NH"]), draw(*DIMS["NHM"])
+
+  @jax.jit
+  def run():
+    heads = project_heads(inputs, kernel, bias)
+    return heads, merge_heads(heads, output)
+
+  desired = np.einsum("BTD,DNH->BNTH", *float64((inputs, kernel))) + float64(bias)[:, None]
+  assert_close(run(), (desired, np.einsum("BNTH,NHM->BTM", desired, float64(output))))
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"mask": np.ones((5, T, S), bool)}, r"mask.*5, 3, 5\)"),
+    ({"bias": np.ones((5, T, S), np.float32)}, r"bias.*5, 3, 5\)"),
+    ({"weights": WEIGHTS.query}, "weights must be MultiHeadWeights, got"),
+    ({"inputs_kv": SOURCES[0, 0]}, r"inputs_kv must have axes .*, got shape \(13,\)"),
+    ({"inputs_kv": draw(3, 5, 13)}, r"inputs_q and inputs_kv must broadcast"),
+    ({"nonsense": 1}, "nonsense"),
+  ],
+)
+def test_invalid_arguments_raise(change, message):
+  with pytest.raises((ValueError, TypeError), match=message):
+    attention.multi_head_attention(
+      **{"inputs_q": QUERIES, "inputs_kv": SOURCES, "weights": WEIGHTS, **change}
+    )
+
+
+@pytest.mark.parametrize(
+  ("queries", "keys", "values", "message"),
+  [
+    ((4, 3, 7), (3, 5, 7), (3, 5, 7), "must be a multiple of the number of key heads, .* queries 4, keys 3"),
+    ((4, 3, 7), (2, 5, 7), (4, 5, 7), r"same number of heads, got queries 4, keys 2, values 4(\n|$)"),
+    ((4, 5, 7), (3, 5, 7), (3, 5, 7), "keys 3, values 3; .+"),  # perhaps [... T N H]
+    ((2, 4, 3, 7), (3, 2, 5, 7), (2, 5, 7), r"leading axes .* must broadcast, got shapes \(2, 4, 3, 7\)"),
+    ((3, 7), (5, 7), (5, 7), r"queries must have axes \[... N T H\]"),
+  ],
+)
+def test_invalid_heads_raise(queries, keys, values, message):
+  with pytest.raises(ValueError, match=message):
+    attention.attend_heads(*(jnp.ones(shape) for shape in (queries, keys, values)))

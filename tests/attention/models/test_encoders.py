@@ -7,369 +7,221 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import model_reference
-from helpers.fixtures import FLOAT32, always, assert_close
-from helpers.model_reference import MODEL, compiled, float64, random_parameters
+from helpers import model_reference as reference
+from helpers.model_reference import compiled, float64, random_parameters
 
 import attention
 
-# E: width of the embeddings; the transformer's width is 2 E = 22. F: of the feed-forward network.
-DIMS = chex.Dimensions(B=3, S=7, V=13, E=11, H=5, F=17)
-LENGTHS = np.array([4, 7, 1])
-TOKENS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BS"])
-# Models with random parameters amplify rounding.
-TOLERANCE = 10 * MODEL
-
-
-def recurrent(**options):
-  return attention.RecurrentEncoder(DIMS.V, DIMS.E, DIMS.H, **options)
-
-
-def transformer(**options):
-  fields = {"num_layers": 2, "num_heads": 2, "mlp_dim": DIMS.F, **options}
-  return attention.TransformerEncoder(DIMS.V, 2 * DIMS.E, **fields)
-
-
+# D: width of transformers; E: of embeddings; H: of recurrent states; F: of the feed-forward network.
+DIMS = chex.Dimensions(B=3, S=7, V=13, D=12, E=11, H=5, F=17)
+TOKENS, LENGTHS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BS"]), np.array([4, 7, 1])
+IS_REAL = np.arange(DIMS.S) < LENGTHS[:, None]
+RNGS = {"dropout": jax.random.key(1)}
+recurrent = functools.partial(attention.RecurrentEncoder, DIMS.V, DIMS.E, DIMS.H)
+transformer = functools.partial(
+  attention.TransformerEncoder, DIMS.V, DIMS.D, num_layers=2, num_heads=3, mlp_dim=DIMS.F
+)
 # No effect on a deterministic encoder.
 DROPOUT = {"dropout_rate": 0.3, "variational_dropout": True, "word_dropout_rate": 0.3}
 ENCODERS = {
   "recurrent": recurrent(num_layers=2),
-  "recurrent_deep": recurrent(
-    num_layers=3, residual=True, layer_norm=True, recurrent_dropout_rate=0.3, **DROPOUT
-  ),
-  "transformer_pre": transformer(),
-  "transformer_post": transformer(norm_position="post", **DROPOUT),
-  # Heads of an even width, for rotary embeddings.
-  **{
-    f"transformer_{places}": attention.TransformerEncoder(
-      DIMS.V, 12, num_heads=3, mlp_dim=DIMS.F, position_encoding=places, normalize_qk=places == "rotary"
-    )
-    for places in ("relative", "rotary", "none")
-  },
+  "deep": recurrent(num_layers=3, residual=True, layer_norm=True, recurrent_dropout_rate=0.3, **DROPOUT),
+  "pre": transformer(),
+  "post": transformer(norm_position="post", **DROPOUT),
+  "relative": transformer(position_encoding="relative", num_layers=1),
+  "rotary": transformer(position_encoding="rotary", normalize_qk=True, num_layers=1),
+  "none": transformer(position_encoding="none", num_layers=1),
 }
-few_encoders = pytest.mark.parametrize(
-  "name", always("recurrent_deep", "transformer_post", "transformer_rotary", of=ENCODERS)
-)
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
 
 
-@functools.cache
 def variables_of(encoder):
-  return random_parameters(encoder, jnp.asarray(TOKENS), jnp.asarray(LENGTHS))
+  return random_parameters(encoder, TOKENS, LENGTHS)
 
 
-def encode(encoder, variables, tokens=TOKENS, lengths=LENGTHS, rngs=None, deterministic=True):
-  apply = compiled(encoder, deterministic=deterministic)
-  return apply(variables, jnp.asarray(tokens), jnp.asarray(lengths), rngs=rngs)
-
-
-@functools.cache
-def differentiated(encoder):
-  """Returns a function of parameters and lengths that returns the gradient and the encoding."""
-  shapes = jax.eval_shape(functools.partial(encode, encoder), variables_of(encoder))
-  rng = np.random.default_rng(1)
-  random = [jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for leaf in shapes]
-
-  def loss(variables, lengths):
-    encoded = encoder.apply(variables, jnp.asarray(TOKENS), lengths)
-    return sum(jnp.sum(one * other) for one, other in zip(random, encoded, strict=True)), encoded
-
-  return jax.jit(jax.grad(loss, has_aux=True))
-
-
-def is_real():
-  return np.arange(DIMS.S) < LENGTHS[:, None]
-
-
-# All of them in `make test`, too: this test defines an encoder.
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_encoders_match_reference(encoder):
-  variables = variables_of(ENCODERS[encoder])
-  memory, summary = encode(ENCODERS[encoder], variables)
-  parameters = float64(variables["params"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_match_formulas(name):
+  encoder = ENCODERS[name]
+  variables = variables_of(encoder)
+  params = float64(variables["params"])
+  memory, summary = jax.device_get(compiled(encoder)(variables, TOKENS, LENGTHS))
   for b, length in enumerate(LENGTHS):
-    if encoder.startswith("recurrent"):
-      desired = model_reference.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[encoder].residual)
+    if name in ("recurrent", "deep"):
+      desired = reference.recurrent_encoder(params, TOKENS[b, :length], encoder.residual)
     else:
-      module = ENCODERS[encoder]
-      desired = model_reference.transformer_encoder(
-        parameters, TOKENS[b, :length], module.norm_position, module.position_encoding
-      )
-    assert_close(memory[b, :length], desired[0], TOLERANCE)
-    assert_close(summary[b], desired[1], TOLERANCE)
+      how = encoder.norm_position, encoder.position_encoding
+      desired = reference.transformer_encoder(params, TOKENS[b, :length], *how)
+    assert_close((memory[b, :length], summary[b]), desired)
 
 
-def test_normalize_qk():
-  for name in ("transformer_pre", "transformer_rotary"):
-    parameters = variables_of(ENCODERS[name])["params"]["layer_0"]["attention"]
-    assert ("query_ln" in parameters) == ("key_ln" in parameters) == (name == "transformer_rotary")
-
-
-@few_encoders
-@pytest.mark.parametrize("deterministic", always(False, of=[True, False]))
-def test_padding_is_ignored(name, deterministic):
-  variables = variables_of(ENCODERS[name])
-  others = np.where(is_real(), TOKENS, DIMS.V + 99)  # not even a token
-  options = {"deterministic": deterministic, "rngs": {"dropout": jax.random.key(0)}}
-  memory, summary = encode(ENCODERS[name], variables, **options)
-  other_memory, other_summary = encode(ENCODERS[name], variables, others, **options)
-  np.testing.assert_array_equal(other_memory[is_real()], memory[is_real()])
-  np.testing.assert_array_equal(other_summary, summary)
-  assert np.all(np.isfinite(memory[is_real()]))
-
-
-def test_padding_is_ignored_under_dropout():
-  encoder = ENCODERS["recurrent_deep"]
-  random = np.random.default_rng(2).normal(size=(*DIMS["BS"], 2 * DIMS.H))
-  random = jnp.asarray(np.where(is_real()[..., None], random, 0), jnp.float32)
+@pytest.mark.parametrize("name", ["deep", "post"])
+def test_padding_is_ignored_under_dropout(name):
+  encoder = ENCODERS[name]
+  width = encoder.features * (2 if name == "deep" else 1)
+  random = np.random.default_rng(2).normal(size=(*DIMS["BS"], width))
+  random = np.where(IS_REAL[..., None], random, 0).astype(np.float32)
 
   @jax.jit
-  def differentiate(variables, tokens):
+  def run(variables, tokens, lengths):
     def loss(variables):
-      rngs = {"dropout": jax.random.key(0)}
-      memory, summary = encoder.apply(variables, tokens, LENGTHS, deterministic=False, rngs=rngs)
-      return jnp.sum(random * memory) + jnp.sum(summary)
+      encoded = encoder.apply(variables, tokens, lengths, deterministic=False, rngs=RNGS)
+      return jnp.sum(random * encoded.memory) + jnp.sum(encoded.final_state), encoded
 
-    return jax.grad(loss)(variables)
+    gradients, (memory, summary) = jax.grad(loss, has_aux=True)(variables)
+    return gradients, jnp.where(IS_REAL[..., None], memory, 0), summary
 
-  desired = differentiate(variables_of(encoder), jnp.asarray(TOKENS))
-  others = jnp.asarray(np.where(is_real(), TOKENS, DIMS.V + 99))
-  chex.assert_tree_all_finite(desired)
-  chex.assert_trees_all_equal(differentiate(variables_of(encoder), others), desired)
-
-
-@few_encoders
-def test_single_sentence_matches_batch(name):
-  variables = variables_of(ENCODERS[name])
-  memory, summary = encode(ENCODERS[name], variables)
-  alone = encode(ENCODERS[name], variables, TOKENS[:1, :4], LENGTHS[:1])
-  assert_close(alone.memory[0], memory[0, :4], TOLERANCE)
-  assert_close(alone.final_state[0], summary[0], TOLERANCE)
-
-
-@few_encoders
-def test_positions_see_both_directions(name):
-  encoder = ENCODERS[name]
   variables = variables_of(encoder)
-  memory, summary = encode(encoder, variables)
-  for s in range(LENGTHS[0]):
-    changed = TOKENS.copy()
-    changed[0, s] = (changed[0, s] + 1) % DIMS.V
-    other = encode(encoder, variables, changed)
-    difference = np.max(np.abs(other.memory - memory), axis=-1)
-    assert np.all(difference[0, : LENGTHS[0]] > 1e-4)
-    np.testing.assert_array_equal(difference[1:], 0.0)
-    assert np.max(np.abs(other.final_state - summary)[0]) > 1e-4
-
-
-def test_directions_see_past_and_future():
-  encoder = recurrent()
-  variables = variables_of(encoder)
-  changed = TOKENS.copy()
-  changed[1, 3] = (changed[1, 3] + 1) % DIMS.V
-  difference = np.abs(encode(encoder, variables, changed).memory - encode(encoder, variables).memory)[1]
-  sees = np.max(difference.reshape(DIMS.S, 2, DIMS.H), axis=-1) > 1e-5
-  np.testing.assert_array_equal(sees[:, 0], np.arange(DIMS.S) >= 3)
-  np.testing.assert_array_equal(sees[:, 1], np.arange(DIMS.S) <= 3)
-
-
-@few_encoders
-def test_word_order_needs_positions(name):
-  variables = variables_of(ENCODERS[name])
-  swapped = TOKENS.copy()
-  swapped[1, [0, 2]] = TOKENS[1, [2, 0]]
-  assert TOKENS[1, 0] != TOKENS[1, 2]
-  one, other = (encode(ENCODERS[name], variables, tokens)[0][1] for tokens in (TOKENS, swapped))
-  change = np.max(np.abs(one - other), axis=-1)[[1, *range(3, DIMS.S)]]  # at the kept words
-  if name == "transformer_none":
-    assert np.all(change < TOLERANCE)
-  else:
-    assert np.all(change > 1e-4)
-
-
-@few_encoders
-def test_empty_sentence_is_finite(name):
-  encoder = ENCODERS[name]
-  results = differentiated(encoder)(variables_of(encoder), jnp.asarray([0, 7, 2]))
-  chex.assert_tree_all_finite(results)
-  np.testing.assert_array_equal(results[1].final_state[0], 0.0)
-
-
-@few_encoders
-def test_gradients_reach_every_parameter(name):
-  encoder = ENCODERS[name]
-  gradients, _ = differentiated(encoder)(variables_of(encoder), jnp.asarray(LENGTHS))
+  desired = jax.device_get(run(variables, TOKENS, LENGTHS))
+  no_tokens = np.where(IS_REAL, TOKENS, DIMS.V + 99)
+  chex.assert_trees_all_equal(run(variables, no_tokens, LENGTHS), desired)
+  gradients, _, summary = empty = jax.device_get(run(variables, TOKENS, np.array([0, 7, 2])))
+  chex.assert_tree_all_finite(empty)
+  np.testing.assert_array_equal(summary[0], 0)
   for path, gradient in jax.tree.leaves_with_path(gradients):
-    assert np.all(np.isfinite(gradient)), path
-    if [key.key for key in path[-2:]] != ["key", "bias"]:
-      assert np.max(np.abs(gradient)) > 1e-3, path
+    if [key.key for key in path[-2:]] != ["key", "bias"]:  # a bias of all keys has no effect
+      assert np.max(np.abs(gradient)) > 1e-4, path
 
 
-@pytest.mark.parametrize("name", ["recurrent", "transformer_pre"])
-def test_dropout_only_when_not_deterministic(name):
-  encoder = ENCODERS[name].clone(dropout_rate=0.5)
+def test_dropout_only_when_not_deterministic():
+  encoder = ENCODERS["pre"].clone(dropout_rate=0.5)
   variables = variables_of(encoder)
 
-  def encode_with(seed, deterministic):
-    rngs = {"dropout": jax.random.key(seed)}
-    return encode(encoder, variables, deterministic=deterministic, rngs=rngs).memory
+  @jax.jit
+  def run(rng):
+    encode = functools.partial(encoder.apply, variables, TOKENS, LENGTHS, rngs={"dropout": rng})
+    return encode(deterministic=False).memory, encode().memory
 
-  np.testing.assert_array_equal(encode_with(0, True), encode_with(1, True))
-  np.testing.assert_array_equal(encode_with(0, False), encode_with(0, False))
-  assert np.max(np.abs(encode_with(0, False) - encode_with(1, False))) > 0.1
-
-
-def test_recurrent_dropout_between_layers():
-  encoder = recurrent(num_layers=2, dropout_rate=0.5)
-  variables = jax.tree.map(jnp.asarray, variables_of(encoder))
-  # Nothing after the embedding's dropout depends on the embedding.
-  for direction in ("forward_0", "backward_0"):
-    variables["params"][direction]["input"] *= 0
-  memories = [
-    encode(encoder, variables, deterministic=False, rngs={"dropout": jax.random.key(seed)}).memory
-    for seed in (0, 1)
-  ]
-  assert np.max(np.abs(memories[0] - memories[1])) > 0.1
+  (first, still), (again, _), (other, other_still) = (run(jax.random.key(seed)) for seed in (0, 0, 1))
+  np.testing.assert_array_equal(first, again)
+  np.testing.assert_array_equal(still, other_still)
+  assert np.max(np.abs(first - other)) > 0.1 and np.max(np.abs(first - still)) > 0.1
 
 
 def transparent(num_layers, factor=0.0):
-  """Returns variables with which layers with states [H] output tanh of the first H units of their inputs.
+  """Returns parameters with which layers with states [H] output tanh of the first H units of their inputs.
 
   Embeddings are random. Layers also read `factor` times the previous state.
   """
-  encoder, H = recurrent(num_layers=num_layers), DIMS.H
-  variables = jax.tree.map(jnp.zeros_like, variables_of(encoder))
-  table = 0.3 + np.random.default_rng(2).random((DIMS.V, DIMS.E)).astype(np.float32)
-  variables["params"]["embedding"]["embedding"] = jnp.asarray(table)
-  for name, layer in variables["params"].items():
+  H = DIMS.H
+  params = jax.tree.map(np.zeros_like, float64(variables_of(recurrent(num_layers=num_layers))["params"]))
+  table = 0.3 + np.random.default_rng(2).random(DIMS["VE"])
+  params["embedding"]["embedding"] = table
+  for name, layer in params.items():
     if name != "embedding":
-      layer["input"] = jnp.eye(*layer["input"].shape, 2 * H)
-      layer["recurrent"] = factor * jnp.eye(H, 3 * H, 2 * H)
-      layer["bias"] = jnp.concatenate([jnp.full(H, 100.0), jnp.full(H, -100.0), jnp.zeros(H)])
-  return variables, table
+      layer["input"] = np.eye(*layer["input"].shape, 2 * H)
+      layer["recurrent"] = factor * np.eye(H, 3 * H, 2 * H)
+      layer["bias"] = np.concatenate([np.full(H, 100.0), np.full(H, -100.0), np.zeros(H)])
+  return params, table[..., :H]
 
 
-def read_with_dropout(encoder, variables, tokens=TOKENS):
-  """Returns the memory [B S 2 H] under dropout, and its halves, [B S H] each."""
-  whole, rngs = np.full(DIMS.B, DIMS.S), {"dropout": jax.random.key(1)}
-  memory = np.asarray(encode(encoder, variables, tokens, whole, rngs, deterministic=False).memory)
-  return memory, memory[..., : DIMS.H], memory[..., DIMS.H :]
+def read_with_dropout(params, tokens=TOKENS, **options):
+  """Returns the forward and backward halves of the memory of whole sentences under dropout, [B S H] each."""
+  run = compiled(recurrent(**options), deterministic=False)
+  variables = {"params": jax.tree.map(jnp.float32, params)}
+  memory = np.asarray(run(variables, tokens, np.full(DIMS.B, DIMS.S), rngs=RNGS).memory)
+  return memory[..., : DIMS.H], memory[..., DIMS.H :]
 
 
 @pytest.mark.parametrize("variational", [False, True])
-def test_variational_dropout(variational):
-  encoder = recurrent(num_layers=2, dropout_rate=0.25, variational_dropout=variational)
-  variables, table = transparent(2)
-  _, ahead, behind = read_with_dropout(encoder, variables)
-  # Both layers use dropout; the two directions of a layer have the same inputs.
-  np.testing.assert_array_equal(ahead, behind)
-  desired = np.tanh(np.tanh(table[TOKENS][..., : DIMS.H] / 0.75) / 0.75)
-  assert_close(ahead, np.where(ahead == 0, 0, desired), FLOAT32)
+def test_dropout_before_every_layer(variational):
+  params, table = transparent(2)
+  ahead, behind = read_with_dropout(params, num_layers=2, dropout_rate=0.25, variational_dropout=variational)
+  np.testing.assert_array_equal(ahead, behind)  # the two directions of a layer have the same inputs
+  desired = np.tanh(np.tanh(table[TOKENS] / 0.75) / 0.75)
+  assert_close(ahead, np.where(ahead == 0, 0, desired))
   kept, number = 0.75**2, ahead.size / (DIMS.S if variational else 1)
   assert abs(np.mean(ahead != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / number)
   assert np.all((ahead == 0) == (ahead[:, :1] == 0)) == variational
   assert len(np.unique(ahead[:, 0] == 0, axis=0)) > 1
 
 
-def test_an_encoder_drops_whole_words():
-  variables, table = transparent(1)
-  memory, ahead, _ = read_with_dropout(recurrent(word_dropout_rate=0.5), variables)
-  is_dropped = np.all(memory == 0, axis=-1)
+def test_a_recurrent_encoder_drops_whole_words():
+  params, table = transparent(1)
+  ahead, _ = read_with_dropout(params, word_dropout_rate=0.5)
+  is_dropped = np.all(ahead == 0, axis=-1)
   assert 0 < np.sum(is_dropped) < is_dropped.size
-  desired = np.tanh(table[TOKENS][..., : DIMS.H] / 0.5)
-  assert_close(ahead, np.where(is_dropped[..., None], 0, desired), FLOAT32)
+  assert_close(ahead, np.where(is_dropped[..., None], 0, np.tanh(table[TOKENS] / 0.5)))
 
 
-@pytest.mark.parametrize("num_layers", [1, 2])
-def test_recurrent_product_dropout(num_layers):
-  encoder = recurrent(num_layers=num_layers, recurrent_dropout_rate=0.5)
-  variables, table = transparent(num_layers, factor=0.5)
-  word = np.full(DIMS["BS"], 3)
-  if num_layers == 2:  # units that the layer below drops have no effect
-    for name in ("forward_1", "backward_1"):
-      layer = variables["params"][name]
-      layer["input"] *= 0
-      layer["bias"] = layer["bias"].at[2 * DIMS.H :].set(table[3, : DIMS.H])
-  _, ahead, behind = read_with_dropout(encoder, variables, word)
-  dropped = np.tanh(np.tile(table[3, : DIMS.H], (DIMS.S, 1)))
-  kept = [dropped[0]]  # a state twice as large, halved by its weight
+def test_dropout_in_recurrent_products():
+  params, table = transparent(2, factor=0.5)
+  word = table[3]
+  for name in ("forward_1", "backward_1"):  # units that the layer below drops have no effect
+    params[name]["input"] *= 0
+    params[name]["bias"][2 * DIMS.H :] = word
+  ahead, behind = read_with_dropout(params, np.full(DIMS["BS"], 3), num_layers=2, recurrent_dropout_rate=0.5)
+  kept = [np.tanh(word)]  # a state twice as large, halved by its weight
   for _ in range(1, DIMS.S):
-    kept.append(np.tanh(table[3, : DIMS.H] + kept[-1]))
-  masks = []
+    kept.append(np.tanh(word + kept[-1]))
+  dropped = []
   for states in (ahead, behind[:, ::-1]):
-    is_dropped = states[:, 1] == states[:, 0]
-    masks.append(is_dropped)
-    assert_close(states, np.where(is_dropped[:, None], dropped, np.stack(kept)), FLOAT32)
-  assert 0.1 < np.mean(masks) < 0.9
-  assert np.any(masks[0] != masks[1]) and len(np.unique(masks[0], axis=0)) > 1
-
-
-def test_zero_residual_layer_is_identity():
-  encoder = recurrent(num_layers=2, residual=True)
-  variables = variables_of(encoder)["params"]
-  zeroed = {name: jax.tree.map(jnp.zeros_like, variables[name]) for name in ("forward_1", "backward_1")}
-  below = {name: layer for name, layer in variables.items() if name not in zeroed}
-  actual = encode(encoder, {"params": {**below, **zeroed}}).memory
-  np.testing.assert_array_equal(actual, encode(recurrent(), {"params": below}).memory)
+    is_dropped = states[:, 1] == states[:, 0]  # at all steps or at none
+    assert_close(states, np.where(is_dropped[:, None], np.tanh(word), np.stack(kept)))
+    dropped.append(is_dropped)
+  assert 0.1 < np.mean(dropped) < 0.9 and np.any(dropped[0] != dropped[1])
+  assert len(np.unique(dropped[0], axis=0)) > 1
 
 
 def test_residual_adds_the_undropped_input():
-  encoder = recurrent(num_layers=2, residual=True, dropout_rate=0.25)
-  variables, _ = transparent(2)
+  params, _ = transparent(2)
   for name in ("forward_1", "backward_1"):
-    variables["params"][name] = jax.tree.map(jnp.zeros_like, variables["params"][name])
-  actual, *_ = read_with_dropout(encoder, variables)
-  variables["params"].pop("forward_1"), variables["params"].pop("backward_1")
-  desired, *_ = read_with_dropout(recurrent(dropout_rate=0.25), variables)
+    params[name] = jax.tree.map(np.zeros_like, params[name])
+  actual = read_with_dropout(params, num_layers=2, residual=True, dropout_rate=0.25)
+  desired = read_with_dropout(
+    {name: layer for name, layer in params.items() if "_1" not in name}, dropout_rate=0.25
+  )
   np.testing.assert_array_equal(actual, desired)
 
 
-def test_normalized_memory_statistics():
-  encoder = recurrent(num_layers=2, layer_norm=True)
+@pytest.mark.parametrize(
+  "dropout",
+  [{"word_dropout_rate": 0.5}, {"dropout_rate": 0.5}, {"dropout_rate": 0.5, "variational_dropout": True}],
+  ids=["words", "units", "variational"],
+)
+def test_dropout_of_transformer_inputs(dropout):
+  encoder = transformer(num_layers=0, norm_position="post", **dropout)
+  variables, whole = variables_of(encoder), np.full(DIMS.B, DIMS.S)
+  memory = np.asarray(compiled(encoder, deterministic=False)(variables, TOKENS, whole, rngs=RNGS).memory)
+  words = np.asarray(variables["params"]["embedding"]["embedding"])[TOKENS] * np.sqrt(DIMS.D)
+  places = reference.sinusoidal(DIMS.S, DIMS.D)
+  if "word_dropout_rate" in dropout:  # before positions are added
+    is_dropped = np.max(np.abs(memory - places), axis=-1, keepdims=True) < 1e-6
+    assert_close(memory, places + np.where(is_dropped, 0, words / 0.5))
+  else:
+    is_dropped = memory == 0
+    assert_close(memory, np.where(is_dropped, 0, (words + places) / 0.5))
+    assert np.all(is_dropped == is_dropped[:, :1]) == ("variational_dropout" in dropout)
+  assert 0.2 < np.mean(is_dropped) < 0.8 and np.any(is_dropped != is_dropped[:1])
+
+
+def test_weights_of_each_layer_and_head():
+  encoder = transformer()
   variables = variables_of(encoder)
-  norm = {"scale": jnp.full(2 * DIMS.H, 3.0), "bias": jnp.full(2 * DIMS.H, 2.0)}
-  memory = encode(encoder, {"params": {**variables["params"], "norm_1": norm}}).memory
-  assert_close(np.mean(memory, axis=-1), np.full(DIMS["BS"], 2.0), 10 * FLOAT32)
-  assert_close(np.std(memory, axis=-1), np.full(DIMS["BS"], 3.0), 1e-3)  # except for the epsilon of the norm
 
+  @jax.jit
+  def run(variables):
+    return encoder.apply(variables, TOKENS, LENGTHS, return_weights=True), encoder.apply(
+      variables, TOKENS, LENGTHS
+    )
 
-def test_variational_embedding_dropout():
-  encoder = transformer(num_layers=0, norm_position="post", dropout_rate=0.25, variational_dropout=True)
-  memory = encode(encoder, variables_of(encoder), deterministic=False, rngs={"dropout": jax.random.key(0)})
-  is_dropped = np.asarray(memory.memory == 0)
-  np.testing.assert_array_equal(is_dropped, np.broadcast_to(is_dropped[:, :1], is_dropped.shape))
-  assert np.any(is_dropped) and len(np.unique(is_dropped[:, 0], axis=0)) > 1
-
-
-def test_word_dropout_keeps_positions():
-  encoder = transformer(num_layers=0, norm_position="post", word_dropout_rate=0.5)
-  variables, lengths = variables_of(encoder), np.full(DIMS.B, DIMS.S)
-  rngs = {"dropout": jax.random.key(0)}
-  memory = encode(encoder, variables, lengths=lengths, rngs=rngs, deterministic=False).memory
-  where = model_reference.sinusoidal(DIMS.S, 2 * DIMS.E)
-  word = np.asarray(variables["params"]["embedding"]["embedding"])[TOKENS] * np.sqrt(2 * DIMS.E) / 0.5
-  is_dropped = np.max(np.abs(np.asarray(memory) - where), axis=-1) < 1e-6
-  assert 0 < np.sum(is_dropped) < is_dropped.size
-  assert_close(memory, where + np.where(is_dropped[..., None], 0, word), FLOAT32)
-
-
-def test_dropout_after_adding_positions():
-  encoder = transformer(num_layers=0, norm_position="post", dropout_rate=0.25)
-  variables = variables_of(encoder)
-  memory = encode(encoder, variables, deterministic=False, rngs={"dropout": jax.random.key(0)}).memory
-  whole = encode(encoder, variables).memory
-  assert_close(memory, np.where(memory == 0, 0, whole / 0.75), FLOAT32)
-  share = np.mean(memory == 0)
-  assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / memory.size)
+  (encoded, weights), desired = jax.device_get(run(variables))
+  assert_close(encoded, desired)
+  assert weights.shape == (DIMS.B, 2, 3, DIMS.S, DIMS.S)
+  np.testing.assert_allclose(weights.sum(axis=-1), np.ones((DIMS.B, 2, 3, DIMS.S)), rtol=1e-5)
+  assert not np.any(weights[0, ..., 4:])
+  # Those of the first layer.
+  params = float64(variables["params"])
+  inputs, _ = reference.transformer_input(params, TOKENS[1], "sinusoidal", True)
+  layer = params["layer_0"]
+  inputs = reference.layer_norm(layer["attention_norm"], inputs)
+  assert_close(weights[1, 0], reference.multi_head(layer["attention"], inputs, inputs)[1])
 
 
 def test_initial_embedding_variance():
-  encoder = attention.TransformerEncoder(211, 128, num_layers=0)
-  tokens = jnp.arange(211)[:, None]
-  encoded, _ = encoder.init_with_output(jax.random.key(0), tokens, jnp.ones(211, int))
-  variables = encoder.init(jax.random.key(0), tokens, jnp.ones(211, int))
-  scaled = np.float64(variables["params"]["embedding"]["embedding"]) * np.sqrt(128)
+  encoder, tokens = attention.TransformerEncoder(211, 128, num_layers=0), np.arange(211)[:, None]
+  params = jax.jit(encoder.init)(jax.random.key(0), tokens, np.ones(211, int))["params"]
+  scaled = params["embedding"]["embedding"] * np.sqrt(128)
   assert abs(np.std(scaled) - 1) < 5 / np.sqrt(2 * scaled.size)
-  assert np.all(np.isfinite(encoded.memory))
 
 
 @pytest.mark.parametrize(
@@ -377,15 +229,14 @@ def test_initial_embedding_variance():
   [
     (attention.TransformerEncoder(13, 7, num_heads=1), "width must be even, got 7"),
     (transformer(norm_position="none"), "norm_position must be pre or post, got 'none'"),
-    (
-      transformer(position_encoding="learnt"),
-      "position_encoding must be one of sinusoidal, .*, none, got 'learnt'",
-    ),
-    (transformer(num_heads=3), "qkv_features=22, num_heads=3"),
-    (recurrent(word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
-    (recurrent(recurrent_dropout_rate=1.5), r"recurrent_dropout_rate must be a number in .*, got 1.5"),
+    (transformer(position_encoding="learnt"), "must be one of sinusoidal, .*, none, got 'learnt'"),
+    (transformer(num_heads=5), "qkv_features=12, num_heads=5"),
     (transformer(word_dropout_rate=-0.5), r"word_dropout_rate must be a number in \[0, 1\), got -0.5"),
     (transformer(implementation="fast"), "implementation must be one of .*, got 'fast'"),
+    (recurrent(word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
+    (recurrent(recurrent_dropout_rate=1.5), "recurrent_dropout_rate must be a number in .*, got 1.5"),
+    (recurrent(num_layers=0), "num_layers must be at least 1, got 0"),
+    (attention.RecurrentEncoder(13, 11, 0), "features must be an integer of at least 1, got 0"),
   ],
 )
 def test_invalid_fields_raise(encoder, message):

@@ -1,195 +1,163 @@
-"""Encoder and decoder together."""
+"""Encoder and decoder together: methods, weights of heads, dtypes, gradients."""
 
 import functools
-import itertools
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import always, assert_close
-from helpers.model_reference import MODEL, compiled, random_parameters
+from flax import linen as nn
+from helpers.model_reference import compiled, random_parameters
 
 import attention
-from attention.models.decoder_attention import ATTENTION_TYPES
 
-# H: width of the decoder's state; the transformer's width is 2 E.
-DIMS = chex.Dimensions(B=3, T=5, S=7, V=13, E=11, H=22)
-LENGTHS = np.array([4, 7, 1])
-random = np.random.default_rng(0)
-SOURCES = random.integers(DIMS.V, size=DIMS["BS"])
-TARGETS = random.integers(DIMS.V, size=DIMS["BT"])
-
+V, E, H = 13, 11, 22
+rng = np.random.default_rng(0)
+ARGUMENTS = rng.integers(V, size=(3, 7)), np.array([4, 7, 1]), rng.integers(V, size=(3, 5))
+DROPOUT = {"dropout_rate": 0.5, "variational_dropout": True, "word_dropout_rate": 0.3}
+DEEP = {"num_layers": 2, "residual": True, "layer_norm": True, "recurrent_dropout_rate": 0.3, **DROPOUT}
+TRANSFORMER = {"num_layers": 1, "num_heads": 2, "mlp_dim": 17, **DROPOUT}
 ENCODERS = {
-  "recurrent": attention.RecurrentEncoder(DIMS.V, DIMS.E, DIMS.H, num_layers=2, dropout_rate=0.5),
-  "transformer": attention.TransformerEncoder(DIMS.V, 2 * DIMS.E, num_heads=2, mlp_dim=17, dropout_rate=0.5),
+  "recurrent": attention.RecurrentEncoder(V, E, H // 2),
+  "deep": attention.RecurrentEncoder(V, E, H // 2, **DEEP),
+  "transformer": attention.TransformerEncoder(V, H, **TRANSFORMER),
 }
-DROPOUT = {"variational_dropout": True, "word_dropout_rate": 0.3}
-RECURRENT = {"num_layers": 2, "residual": True, "layer_norm": True, "recurrent_dropout_rate": 0.3, **DROPOUT}
-# With these the decoder has every option too.
-ENCODERS["deep"] = ENCODERS["recurrent"].clone(**RECURRENT)
-ENCODERS["variational"] = ENCODERS["transformer"].clone(**DROPOUT)
-PAIRS = [
-  ("recurrent", "additive"),
-  ("transformer", "multi_head"),
-  ("recurrent", "none"),
-  ("deep", "additive"),
-  ("variational", "multi_head"),
-  ("recurrent", "transformer"),
-  ("variational", "transformer"),
-]
-pairs = pytest.mark.parametrize(
-  ("encoder", "kind"), always(("deep", "additive"), ("variational", "transformer"), of=PAIRS)
-)
+recurrent = functools.partial(attention.RecurrentDecoder, V, E, H)
+MODELS = {
+  "deep": attention.Seq2Seq(
+    ENCODERS["deep"], recurrent(attention="multi_head", num_heads=2, tied_embeddings=True, **DEEP)
+  ),
+  "none": attention.Seq2Seq(ENCODERS["recurrent"], recurrent(attention="none")),
+  "transformer": attention.Seq2Seq(
+    ENCODERS["transformer"], attention.TransformerDecoder(V, H, tied_embeddings=True, **TRANSFORMER)
+  ),
+}
+pytestmark = pytest.mark.slow
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
 
 
-def model(encoder, kind):
-  if kind == "transformer":
-    options = {"tied_embeddings": True, **DROPOUT} if encoder == "variational" else {}
-    sizes = {"num_heads": 2, "mlp_dim": 17, "dropout_rate": 0.5}
-    return attention.Seq2Seq(
-      ENCODERS[encoder], attention.TransformerDecoder(DIMS.V, DIMS.H, **sizes, **options)
-    )
-  options = {"tied_embeddings": True, **RECURRENT} if encoder in ("deep", "variational") else {}
-  decoder = attention.RecurrentDecoder(DIMS.V, DIMS.E, DIMS.H, kind, num_heads=2, dropout_rate=0.5, **options)
-  return attention.Seq2Seq(ENCODERS[encoder], decoder)
+@pytest.mark.parametrize("name", MODELS)
+def test_methods_agree_with_the_call(name):
+  model = MODELS[name]
+  variables = random_parameters(model, *ARGUMENTS)
 
+  @jax.jit
+  def run(variables):
+    call = functools.partial(model.apply, variables)
+    state, memory = call(*ARGUMENTS[:2], 5, method="encode")
 
-def arguments(rows=slice(None), width=DIMS.S):
-  return tuple(jnp.asarray(array[rows]) for array in (SOURCES[:, :width], LENGTHS, TARGETS))
+    def step(state, tokens):
+      state, *results = call(state, tokens, memory, method="step")
+      return state, results
 
+    steps = jax.lax.scan(step, state, ARGUMENTS[2].T)[1]
+    features = call(*ARGUMENTS, method="output_features")
+    from_features = features.vectors @ features.kernel + features.bias[None, None], features.weights
+    heads = call(*ARGUMENTS, method="attention_weights")
+    return call(*ARGUMENTS), jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps), from_features, heads
 
-@functools.cache
-def variables_of(module):
-  return random_parameters(module, *arguments())
-
-
-@pairs
-def test_encode_and_steps_match_call(encoder, kind):
-  module = model(encoder, kind)
-  variables = variables_of(module)
-  logits, weights = compiled(module)(variables, *arguments())
-  state, memory = compiled(module, "encode", max_length=DIMS.T)(variables, *arguments()[:2])
-  for t in range(DIMS.T):
-    state, step_logits, step_weights = compiled(module, "step")(
-      variables, state, jnp.asarray(TARGETS[:, t]), memory
-    )
-    assert_close(step_logits, logits[:, t], 10 * MODEL)
-    if kind == "none":
-      assert weights is None and step_weights is None
-    else:
-      assert_close(step_weights, weights[:, t], 10 * MODEL)
-
-
-@pairs
-def test_single_sentence_matches_batch(encoder, kind):
-  module = model(encoder, kind)
-  variables = variables_of(module)
-  logits, weights = compiled(module)(variables, *arguments())
-  alone, own_weights = compiled(module)(variables, *arguments(slice(0, 1), width=4))
-  assert_close(alone[0], logits[0], 10 * MODEL)
-  if kind != "none":
-    assert_close(own_weights[0], weights[0, :, :4], 10 * MODEL)
-
-
-@pairs
-def test_gradients_reach_every_parameter(encoder, kind):
-  module = model(encoder, kind)
-  variables = variables_of(module)
-
-  def loss(variables):
-    logits, _ = module.apply(variables, *arguments())
-    return jnp.sum(logits**2)
-
-  for path, gradient in jax.tree.leaves_with_path(jax.jit(jax.grad(loss))(variables)):
-    assert np.all(np.isfinite(gradient)), path
-    # A bias of all keys adds the same to all scores of a query, which has no effect.
-    if [key.key for key in path[-2:]] != ["key", "bias"]:
-      assert np.max(np.abs(gradient)) > 1e-4, path
+  whole, steps, from_features, heads = jax.device_get(run(variables))
+  assert_close(whole, tuple(steps))
+  assert_close(whole, from_features)
+  assert (heads.encoder is None) == (name in ("deep", "none"))
+  if name == "none":
+    assert whole[1] is None and heads.decoder is None
+  else:
+    assert heads.decoder.shape == (3, 1, 2, 5, 7)
+    assert_close(whole[1], heads.decoder[:, 0].mean(axis=1))
+  if heads.encoder is not None:
+    own = {"params": variables["params"]["encoder"]}
+    assert_close(heads.encoder, compiled(model.encoder, return_weights=True)(own, *ARGUMENTS[:2])[1])
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
 def test_encoder_and_decoder_drop_units(part):
-  module = model("recurrent", "additive")
-  other = "decoder" if part == "encoder" else "encoder"
-  module = module.clone(**{other: getattr(module, other).clone(dropout_rate=0.0)})
-  variables = variables_of(module)
-  logits = [
-    compiled(module, deterministic=False)(variables, *arguments(), rngs={"dropout": jax.random.key(seed)})[0]
-    for seed in (0, 1)
-  ]
-  assert np.max(np.abs(logits[0] - logits[1])) > 0.1
+  model = MODELS["none"]
+  model = model.clone(**{part: getattr(model, part).clone(dropout_rate=0.5)})
+  variables = random_parameters(model, *ARGUMENTS)
+
+  @jax.jit
+  def run(rng):
+    options = {"deterministic": False, "rngs": {"dropout": rng}}
+    features = model.apply(variables, *ARGUMENTS, method="output_features", **options)
+    return model.apply(variables, *ARGUMENTS, **options)[0], features.vectors
+
+  for first, second in zip(run(jax.random.key(0)), run(jax.random.key(1)), strict=True):
+    assert np.max(np.abs(first - second)) > 0.1
 
 
-@pairs
-def test_features_times_output_weights_are_logits(encoder, kind):
-  module = model(encoder, kind)
-  variables = variables_of(module)
-  features = compiled(module, "output_features")(variables, *arguments())
-  logits, weights = compiled(module)(variables, *arguments())
-  vectors, kernel, bias = map(np.float64, features[:3])
-  assert_close(vectors @ kernel + bias, logits, 10 * MODEL)
-  jax.tree.map(functools.partial(assert_close, tolerance=MODEL), features.weights, weights)
+@pytest.mark.parametrize("name", ["deep", "transformer"])
+def test_gradients_reach_every_parameter(name):
+  def loss(variables):
+    return jnp.sum(MODELS[name].apply(variables, *ARGUMENTS)[0] ** 2)
 
-
-def rounded(variables, dtype):
-  """Returns variables in a dtype, with values that bfloat16 can represent."""
-  return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(dtype), variables)
+  gradients = jax.jit(jax.grad(loss))(random_parameters(MODELS[name], *ARGUMENTS))
+  for path, gradient in jax.tree.leaves_with_path(jax.device_get(gradients)):
+    assert np.all(np.isfinite(gradient)), path
+    if [key.key for key in path[-2:]] != ["key", "bias"]:  # a bias of all keys has no effect
+      assert np.max(np.abs(gradient)) > 1e-4, path
 
 
 def dtypes(tree):
   return {leaf.dtype for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
 
-@functools.cache
-def initial(module):
-  """Returns initial parameters, since random ones amplify the rounding of bfloat16."""
-  return jax.jit(module.init)(jax.random.key(0), *arguments())
+@pytest.mark.parametrize("kind", ["deep", "transformer", "location_aware", "monotonic", "local"])
+def test_bfloat16_parameters_give_bfloat16(kind):
+  options = {"num_heads": 2, "input_feeding": True, "attend_order": "after"}
+  custom = attention.Seq2Seq(ENCODERS["recurrent"], recurrent(attention=kind, **options))
+  model = MODELS.get(kind, custom)
+  variables = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), random_parameters(model, *ARGUMENTS))
+
+  def run(variables):
+    def loss(variables):
+      rngs = {"dropout": jax.random.key(0)}
+      results = model.apply(variables, *ARGUMENTS, deterministic=False, rngs=rngs, method="output_features")
+      return jnp.sum(results.vectors.astype(jnp.float32)), results
+
+    encoded = model.apply(variables, *ARGUMENTS[:2], 5, method="encode")
+    state, logits, weights = model.apply(variables, encoded[0], ARGUMENTS[2][:, 0], encoded[1], method="step")
+    return logits, (jax.grad(loss, has_aux=True)(variables), encoded, state, weights)
+
+  logits, others = jax.eval_shape(run, variables)
+  assert dtypes(logits) == {np.dtype(np.float32)}  # as losses and searches use them
+  assert dtypes(others) == {np.dtype(jnp.bfloat16)}
 
 
-# A model without options, and each kind of attention with half of the options.
-@pytest.mark.parametrize(
-  ("encoder", "kind"),
-  always(
-    ("variational", "transformer"),
-    of=[PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTION_TYPES, strict=False)],
-  ),
-)
-def test_bfloat16_parameters(encoder, kind):
-  module = model(encoder, kind)
-  params, exact = (rounded(initial(module), dtype) for dtype in (jnp.bfloat16, jnp.float32))
-  actual, desired = (compiled(module)(params, *arguments()) for params in (params, exact))
-  logits, *others = actual
-  assert logits.dtype == jnp.float32  # as losses and searches use them
-  assert dtypes(others) <= {jnp.dtype(jnp.bfloat16)}
-  for one, two in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
-    assert_close(one.astype(jnp.float32), two, 0.03 * np.max(np.abs(two)))
+@pytest.mark.parametrize("name", ["deep", "transformer"])
+def test_bfloat16_results_are_close(name):
+  model = MODELS[name]
+  # Small parameters, since large ones amplify rounding.
+  variables = jax.tree.map(lambda leaf: leaf / 3, random_parameters(model, *ARGUMENTS))
+  halves = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), variables)
+  actual = jax.device_get(compiled(model)(halves, *ARGUMENTS))
+  assert actual[0].dtype == jnp.float32
+  desired = compiled(model)(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), halves), *ARGUMENTS)
+  for one, other in zip(actual, desired, strict=True):
+    np.testing.assert_allclose(one.astype(jnp.float32), other, atol=0.03 * np.max(np.abs(other)))
 
 
-@pytest.mark.parametrize(
-  ("encoder", "kind"),
-  always(
-    ("variational", "additive"),
-    of=[*PAIRS[-2:], *zip(itertools.cycle(("variational", "deep")), ATTENTION_TYPES, strict=False)],
-  ),
-)
-@pytest.mark.exhaustive
-def test_bfloat16_training_and_translation(encoder, kind):
-  module = model(encoder, kind)
-  variables = rounded(initial(module), jnp.bfloat16)
+class Wrapped(nn.Module):
+  """A custom decoder, without heads."""
 
-  def loss(variables):
-    rngs = {"dropout": jax.random.key(0)}
-    results = module.apply(variables, *arguments(), deterministic=False, rngs=rngs, method="output_features")
-    return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(results)), results
+  inner: attention.RecurrentDecoder
 
-  gradients, results = jax.jit(jax.grad(loss, has_aux=True))(variables)
-  encoded = compiled(module, "encode", max_length=DIMS.T)(variables, *arguments()[:2])
-  step = compiled(module, "step")(variables, encoded[0], arguments()[2][:, 0], encoded[1])
-  state, logits, weights = step
-  assert logits.dtype == jnp.float32
-  for tree in (gradients, results, encoded, (state, weights)):
-    assert dtypes(tree) == {jnp.dtype(jnp.bfloat16)}
-  for tree in (gradients, results, encoded, step):
-    chex.assert_tree_all_finite(tree)
+  def prepare(self, *arguments):
+    return self.inner.prepare(*arguments)
+
+  def __call__(self, *arguments, **options):
+    return self.inner(*arguments, **options)
+
+
+def test_custom_decoders_need_no_heads():
+  model = attention.Seq2Seq(ENCODERS["recurrent"], Wrapped(recurrent()))
+
+  @jax.jit
+  def run(variables):
+    heads = model.apply(variables, *ARGUMENTS, method="attention_weights")
+    return heads, model.apply(variables, *ARGUMENTS)[1]
+
+  heads, weights = jax.device_get(run(random_parameters(model, *ARGUMENTS)))
+  assert heads.encoder is None
+  assert_close(heads.decoder[:, 0, 0], weights)
