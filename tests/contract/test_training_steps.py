@@ -19,6 +19,8 @@ from experiments.devices.sharding import AXES, place_batch
 from experiments.learning.model import make_model
 from experiments.learning.step import init_state, make_rngs, make_step, make_train_spec
 
+pytestmark = pytest.mark.nightly
+
 # One of the configs whose steps are equal, or part of another's.
 CONFIGS = {
   path.stem: path
@@ -60,7 +62,6 @@ def vocabulary_sizes_and_batch(config):
 
 
 # Errors of the library change both sides equally: this tests the compiler, which changes rarely.
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.usefixtures("standard_promotion")
 def test_fusions_change_no_gradients(name):
