@@ -1,0 +1,104 @@
+"""The page for weights from a file, in headless Chromium: heads, colors and many tokens."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers import browser
+from helpers.browser import opened
+
+from experiments.explorer.bundle import page
+from experiments.explorer.recorded import weights_file
+
+pytestmark = [pytest.mark.nightly, browser.needs_chromium]
+
+TOKENS = ["[CLS]", "The", "cat", "sees", "the", "other", "cats"]
+SELF = np.random.default_rng(0).dirichlet(np.ones(7), size=(3, 2, 7)).astype(np.float32)
+
+
+@pytest.fixture
+def path_of(tmp_path):
+  """Returns a function that writes the page of a weights file."""
+
+  def write(**arrays):
+    np.savez(tmp_path / "file.npz", **arrays)
+    path = tmp_path / "explore.html"
+    path.write_text(page({"runs": [weights_file(tmp_path / "file.npz")]}), "utf-8")
+    return path
+
+  return write
+
+
+def test_heads_are_selected_and_tokens_are_found(path_of):
+  path = path_of(weights=SELF, tokens=TOKENS)
+  with opened(path) as shown:
+    assert shown.locator(".overview canvas").count() == 6
+    assert shown.locator(".overview th").all_inner_texts() == ["1", "2", "1", "2", "3"]  # heads, layers
+    assert "mean of 6 heads" in shown.inner_text("article")
+    shown.click('[aria-label="layer 2, head 1"]')
+    selected = "[...document.querySelectorAll('select')].map((each) => each.selectedOptions[0].text)"
+    assert shown.evaluate(selected) == ["2", "1"]
+    np.testing.assert_allclose(shown.row_weights(2), SELF[1, 0, 2], atol=6e-4)
+    shown.fill("[type=search]", "CAT")
+    assert shown.locator(".found").all_inner_texts() == ["cat", "cats", "cat", "cats"]
+    shown.wait_for_function("location.hash.includes('CAT')")
+    address = shown.evaluate("location.hash")
+    shown.click('[aria-label="layer 2, head 1"]')  # again: the mean
+    assert shown.evaluate(selected) == ["mean", "mean"]
+  with opened(path, address=address) as shown:
+    assert shown.input_value("[type=search]") == "CAT" and shown.evaluate(selected) == ["2", "1"]
+    shown.button("Arcs").click()
+    assert shown.locator(".found").count() == 4
+
+
+def test_one_head_has_no_mean(path_of):
+  with opened(path_of(weights=np.ones((1, 1, 1, 1)), tokens=["a"])) as shown:
+    text = shown.inner_text("body")
+    assert "1 layer, 1 head, 1 by 1 token" in text and "mean" not in text
+    assert shown.locator("select").count() == shown.locator(".overview").count() == 0
+    assert shown.row_weights(0) == [1]
+
+
+def test_negative_weights_have_a_color(path_of):
+  weights = np.array([[[[2.5, -1.25, 0.0], [0.5, 0.25, 0.004]]]])
+  path = path_of(weights=weights, source=["a", "b", "c"], target=["d", "a" * 100_000])
+  pixel = """canvas => [0, 1].map((i) =>
+    [...canvas.getContext("2d").getImageData(i * canvas.width / 3 + 4, 4, 1, 1).data])"""
+  with opened(path) as shown:
+    assert [shown.row_weights(t) for t in (0, 1)] == weights[0, 0].tolist()
+    legend = shown.inner_text(".legend")
+    assert "weights from \N{MINUS SIGN}1.25 to 2.5; full color: 2.5" in legend and "negative" in legend
+    positive, negative = shown.locator(".cells canvas").evaluate(pixel)
+    assert positive[2] > positive[0] and negative[0] > negative[2]  # blue, red
+    assert shown.tokens("left").all_inner_texts()[1] == "a" * 39 + "…"
+    shown.button("Arcs").click()
+    assert shown.locator("path.negative").get_attribute("data-cell") == "0,1"
+
+
+def test_pictures_show_the_strongest_weights(path_of):
+  weights = np.full((1, 2, 100, 100), 0.001, np.float32)
+  weights[0, 1, 99, 0] = -0.5  # a picture has fewer pixels than weights
+  program = """canvas => [...canvas.getContext("2d").getImageData(0, canvas.height - 1, 1, 1).data]"""
+  with opened(path_of(weights=weights, tokens=[str(i) for i in range(100)])) as shown:
+    first, second = (shown.locator(".overview canvas").nth(i).evaluate(program) for i in (0, 1))
+    assert second[3] == 255 and second[0] > second[2] and first[3] < 30
+
+
+@pytest.mark.parametrize("size", [(1400, 900), (390, 844)])
+def test_a_thousand_tokens_are_shown(path_of, size):
+  weights = np.random.default_rng(0).random((1, 1, 1024, 1024), np.float32)
+  path = path_of(weights=weights, tokens=[f"w{i}" for i in range(1024)])
+  with opened(path, size, view="arcs") as shown:
+    assert "1 layer, 1 head, 1,024 by 1,024 tokens" in shown.inner_text("h2")
+    assert "arcs show at most 120 tokens" in shown.inner_text(".legend")
+    labels = shown.tokens("top").all_inner_texts()
+    assert labels == [f"w{i}" for i in range(0, 1024, 1024 // len(labels) + 1)] and len(labels) > 30
+    shown.locator(".cells canvas").hover(position={"x": 100, "y": 100})
+    point = re.fullmatch(r"from “w(\d+)” \(\d+\) to “w(\d+)” \(\d+\): (.*)", shown.inner_text(".description"))
+    t, s = int(point[1]), int(point[2])
+    assert float(point[3]) == pytest.approx(weights[0, 0, t, s], abs=6e-4)
+    for axis, name in (("left", f"w{t}"), ("top", f"w{s}")):
+      assert name in shown.locator(f".labels.{axis} .highlighted").all_inner_texts()
+    shown.focus("[role=grid]")
+    shown.press("ArrowDown", "End", *["ArrowDown"] * 3)
+    assert shown.selected().startswith("from “w3” (4) to “w1023” (1024): ")
