@@ -1,0 +1,79 @@
+"""Custom normalizers, decoders and metrics in whole runs."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers import scripts
+
+from experiments.runs import load
+
+pytestmark = pytest.mark.nightly
+
+MODULE = "examples.custom_components"
+TASK = f"--config.data.task={MODULE}:Reversal"
+
+
+def test_normalizers_may_have_any_weights(run, small, tmp_path, write_module):
+  module = write_module(
+    "import dataclasses, attention\n"
+    "@attention.register_pytree\n"
+    "@dataclasses.dataclass(frozen=True)\n"
+    "class Scaled(attention.Normalizer):\n"
+    "  def weights(self, tile, state):\n"
+    "    return 20 * tile.scores\n"
+    "def scaled(config):\n  return Scaled()\n"
+  )
+  folder, page = tmp_path / "run", tmp_path / "explore.html"
+  trained = run("train", f"--workdir={folder}", *small, TASK, f"--config.model.normalizer={module}:scaled")
+  assert "warning" not in trained.errors
+  assert len([*(folder / "figures").glob("attention_*.png")]) == 5
+  run("explore", f"--workdir={folder}", f"--output={page}")
+  data = json.loads(page.read_text("utf-8").split('id="data"')[1].split(">", 1)[1].split("</script>")[0])
+  sides = [side["sides"]["decoder"] for side in data["runs"][0]["sentences"]]
+  assert min(side["low"] for side in sides) < 0 and max(side["high"] for side in sides) > 1
+
+
+def test_custom_decoders_beam_search(run, small, tmp_path):
+  folder, text = tmp_path / "run", "a b c d"
+  run("train", f"--workdir={folder}", *small, TASK, f"--config.model.decoder={MODULE}:feedback_decoder")
+  with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+    translator = load(folder, decode_options={"beam_size": 3, "max_length": 40})
+    assert type(translator.model.decoder).__name__ == "FeedbackDecoder"
+    (translation,) = translator.translate([text])
+    (scored,) = translator.score([(text, translation.text)])
+  # Beam search gives the same scores and weights as teacher forcing.
+  assert not translation.is_truncated
+  np.testing.assert_allclose(translation.score * scored.num_tokens, scored.log_probability, rtol=1e-4)
+  np.testing.assert_allclose(translation.attention, scored.attention, rtol=1e-4, atol=1e-6)
+
+
+def test_failed_metrics_can_be_fixed(run, small, tmp_path, write_module):
+  text = "calls = []\ndef late(*_):\n  calls.append(0)\n  return {}\n"
+  module = write_module(text.format("1 / (len(calls) < 3)"))  # before training, then at steps 3 and 6
+  flags = f"--workdir={tmp_path / 'run'}", *small, f"--config.evaluation.custom_metrics={module}:late"
+  failed = scripts.run("train", *flags)
+  assert failed.code == 2 and failed.errors.splitlines()[-1] == (
+    f"error: config.evaluation.custom_metrics={module}:late: ZeroDivisionError: division by zero "
+    f"({tmp_path / module}.py, line 4)"
+  )
+  write_module(text.format("1"))
+  assert "resuming after step 3 of 6" in run("train", *flags).output
+
+
+def test_failing_figures_keep_the_results(run, small, tmp_path, write_module):
+  module = write_module(
+    "import matplotlib.figure\n"
+    "def fail(*_, **__):\n  raise RuntimeError('no fonts')\n"
+    "matplotlib.figure.Figure.savefig = fail\n"
+    "def zero(*_):\n  return 0\n"
+  )
+  metric = f"--config.evaluation.custom_metrics={module}:zero"
+  folder = tmp_path / "run"
+  trained = run("train", f"--workdir={folder}", *small, "--config.model.attention=none", metric)
+  assert json.loads((folder / "results.json").read_text("utf-8"))["test"]["zero"] == 0
+  (warning,) = [line for line in trained.errors.splitlines() if line.startswith("warning")]
+  path = folder / "figures" / "training_curves.png"
+  assert warning == f"warning: could not draw {path}: RuntimeError: no fonts"
+  assert "wrote" not in trained.output
