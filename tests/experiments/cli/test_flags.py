@@ -26,7 +26,6 @@ def train_error(tmp_path, *flags):
   ("flags", "line"),
   [
     ("--config.train.num_train_step=3", "unknown flag --config.train.num_train_step; did you mean"),
-    ("--config.modle.features=3", "--config.modle.features; did you mean --config.model.features?"),
     ("--wokdir=x", "unknown flag --wokdir; did you mean --workdir?"),
     ("--num_trian_steps=1", "--num_trian_steps; did you mean --config.train.num_train_steps?"),
     ("--nonsense", "unknown flag --nonsense"),
@@ -41,14 +40,10 @@ def train_error(tmp_path, *flags):
     ("--config=configs", "configs: expected a file, got a folder; --config must name a Python file such as"),
     ("--config=a\x1b[2J.py", r"a\x1b[2J.py: no such file"),
     ("configs/scan.py", "arguments must be flags (--name=value), got 'configs/scan.py'"),
-    ("--cpu_devices=257", "--cpu_devices must be from 1 to 256, got '257'"),
     ("--fsdp_size=3", "--fsdp_size must divide the number of devices, "),
-    ("--profile=7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '7'"),
     ("--profile=0:7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '0:7'"),
     ("--profile=8:7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '8:7'"),
     ("--profile=901:999", "--profile must start within the 900 steps, got '901:999'"),
-    ("--num_processes=0", "--num_processes must be a positive integer, got '0'"),
-    ("--process_id=-1", "--process_id must be a non-negative integer, got '-1'"),
     ("--num_processes=2", "--coordinator, --num_processes and --process_id must be set together, or"),
     ("--coordinator=a:1 --num_processes=2", "must be set together"),
     ("--coordinator=auto --num_processes=2 --process_id=1", "or --coordinator=auto alone, got 'auto', 2, 1"),
@@ -88,7 +83,6 @@ def test_decoding_flags_are_checked(tmp_path, flags, line):
     ("", "--output must name a file, got none"),
     ("--num_examples=0", "--num_examples must be at least 1 for a task with unlimited sentences, got 0"),
     ("--split=training", "--split must be one of train, validation, test, length, composition, got 'train"),
-    ("--config.train.num_train_stepz=3", "did you mean --config.train.num_train_steps?"),
   ],
 )
 def test_flags_of_exports_are_checked(tmp_path, flags, line):

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 from helpers import scripts
-from sacrebleu.metrics import BLEU
 
 from configs import base
 from experiments.comparison import compare
@@ -79,10 +78,7 @@ def test_missing_and_damaged_results_are_errors(tmp_path):
 
 
 def test_duplicate_runs_are_reported(tmp_path):
-  folders = [
-    run_folder(tmp_path / name, seed, "additive", results_of(40.0))
-    for name, seed in zip("abc", (0, 1, 0), strict=True)
-  ]
+  folders = [run_folder(tmp_path / str(i), i % 2, "additive", results_of(40.0)) for i in range(3)]
   line = f"{folders[2]} has the same config and seed as {folders[0]}: they are not independent samples"
   assert compare.duplicate_run_warnings(folders) == [line]
   assert run_compare(*folders).errors == f"{line}\n"
@@ -146,19 +142,6 @@ def test_user_errors_are_one_line(flags, line):
   assert line in finished.errors
 
 
-def test_runs_are_filtered_by_fields():
-  runs = compare.Runs(
-    {"run": f"{kind} {seed}", "model.attention": kind, "seed": seed, "test/bleu": 10.0 * seed}
-    for kind in ("additive", "none")
-    for seed in (1, 2)
-  )
-  assert runs.filter(attention="none", seed=2).values("test/bleu") == [20.0]
-  assert runs.filter(attention="local").values("test/bleu") == runs.values("test/chrf") == []
-  groups = {kind: runs.filter(attention=kind) for kind in ("additive", "none")}
-  panel = {"additive": [10.0, 20.0], "none": [10.0, 20.0]}
-  assert compare.metric_panels(groups, {"BLEU": "test/bleu"}) == {"BLEU": panel}
-
-
 def test_worse_translations_have_small_p():
   systems = {"a": REFERENCES, "b": WORSE, "c": REFERENCES}
   first, second, same = compare.significance(systems, REFERENCES, samples=200)
@@ -192,22 +175,3 @@ def test_few_differences_are_not_significant(count):
   # Only exchanging all or none of the differing sentences keeps the difference.
   assert row["bleu p"] == pytest.approx(2 ** (1 - count), abs=0.06)
   assert row["chrf p"] == pytest.approx(2 ** (1 - count), abs=0.06)
-
-
-def test_p_matches_a_plain_permutation_test():
-  rng, references = np.random.default_rng(1), REFERENCES[:40]
-  first, second = (
-    [" ".join("x" if rng.random() < share else word for word in line.split()) for line in references]
-    for share in (0.3, 0.36)
-  )
-
-  def difference(first, second):
-    scores = [BLEU().corpus_score(list(lines), [references]).score for lines in (first, second)]
-    return abs(scores[0] - scores[1])
-
-  observed, count, samples = difference(first, second), 0, 100
-  for exchanged in rng.random((samples, len(first), 1)) < 0.5:
-    pairs = np.where(exchanged, np.array([second, first]).T, np.array([first, second]).T)
-    count += difference(*pairs.T.tolist()) >= observed - 1e-9
-  _, row = compare.significance({"a": first, "b": second}, references)
-  assert row["bleu p"] == pytest.approx((count + 1) / (samples + 1), abs=0.1)

@@ -51,14 +51,6 @@ def test_heads_are_selected_and_tokens_are_found(path_of):
     assert shown.locator(".found").count() == 4
 
 
-def test_one_head_has_no_mean(path_of):
-  with opened(path_of(weights=np.ones((1, 1, 1, 1)), tokens=["a"])) as shown:
-    text = shown.inner_text("body")
-    assert "1 layer, 1 head, 1 by 1 token" in text and "mean" not in text
-    assert shown.locator("select").count() == shown.locator(".overview").count() == 0
-    assert shown.row_weights(0) == [1]
-
-
 def test_negative_weights_have_a_color(path_of):
   weights = np.array([[[[2.5, -1.25, 0.0], [0.5, 0.25, 0.004]]]])
   path = path_of(weights=weights, source=["a", "b", "c"], target=["d", "a" * 100_000])
@@ -75,20 +67,10 @@ def test_negative_weights_have_a_color(path_of):
     assert shown.locator("path.negative").get_attribute("data-cell") == "0,1"
 
 
-def test_pictures_show_the_strongest_weights(path_of):
-  weights = np.full((1, 2, 100, 100), 0.001, np.float32)
-  weights[0, 1, 99, 0] = -0.5  # a picture has fewer pixels than weights
-  program = """canvas => [...canvas.getContext("2d").getImageData(0, canvas.height - 1, 1, 1).data]"""
-  with opened(path_of(weights=weights, tokens=[str(i) for i in range(100)])) as shown:
-    first, second = (shown.locator(".overview canvas").nth(i).evaluate(program) for i in (0, 1))
-    assert second[3] == 255 and second[0] > second[2] and first[3] < 30
-
-
-@pytest.mark.parametrize("size", [(1400, 900), (390, 844)])
-def test_a_thousand_tokens_are_shown(path_of, size):
+def test_a_thousand_tokens_are_shown(path_of):
   weights = np.random.default_rng(0).random((1, 1, 1024, 1024), np.float32)
   path = path_of(weights=weights, tokens=[f"w{i}" for i in range(1024)])
-  with opened(path, size, view="arcs") as shown:
+  with opened(path, view="arcs") as shown:
     assert "1 layer, 1 head, 1,024 by 1,024 tokens" in shown.inner_text("h2")
     assert "arcs show at most 120 tokens" in shown.inner_text(".legend")
     labels = shown.tokens("top").all_inner_texts()
@@ -97,8 +79,7 @@ def test_a_thousand_tokens_are_shown(path_of, size):
     point = re.fullmatch(r"from “w(\d+)” \(\d+\) to “w(\d+)” \(\d+\): (.*)", shown.inner_text(".description"))
     t, s = int(point[1]), int(point[2])
     assert float(point[3]) == pytest.approx(weights[0, 0, t, s], abs=6e-4)
-    for axis, name in (("left", f"w{t}"), ("top", f"w{s}")):
-      assert name in shown.locator(f".labels.{axis} .highlighted").all_inner_texts()
+    assert f"w{t}" in shown.locator(".labels.left .highlighted").all_inner_texts()
     shown.focus("[role=grid]")
     shown.press("ArrowDown", "End", *["ArrowDown"] * 3)
     assert shown.selected().startswith("from “w3” (4) to “w1023” (1024): ")

@@ -4,11 +4,16 @@ import copy
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import browser
 
+from configs import base
+from experiments.data.tasks import make_task
 from experiments.explorer.live import live_model, unsupported_reason
+from experiments.inference.translator import make_translator
+from experiments.learning.model import make_task_model
 from experiments.runs.restore import KeptCheckpoints
 
 pytestmark = [pytest.mark.slow, browser.needs_node]
@@ -26,6 +31,20 @@ return {
 };
 """
 TEXT = "the red cat sees the dog"
+
+
+def make(attention, **options):
+  """Returns the config of a model, and its translator, of random parameters."""
+  config = base.Config(data=base.Data(num_buckets=1))  # one program for all lengths
+  config.model = base.Model(attention=attention, embed_dim=13, features=17, **options)
+  config.evaluation.max_decode_length = 23
+  task = make_task(config)
+  model = make_task_model(config, task)
+  arguments = jnp.ones((1, 3), jnp.int32), jnp.array([3]), jnp.ones((1, 2), jnp.int32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), *arguments)["params"]
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.4, leaf.shape), leaf.dtype), shapes)
+  return config, make_translator(config, task, model, params)
 
 
 def in_page(config, translator, options):
@@ -53,7 +72,7 @@ def in_page(config, translator, options):
     ("none", 3, {"tied_embeddings": True, "attend_order": "after", "input_feeding": True}),
   ],
 )
-def test_translations_are_those_of_jax(make, attention, beam_size, options):
+def test_translations_are_those_of_jax(attention, beam_size, options):
   config, translator = make(attention, **options)
   translator = translator.with_decode_options(beam_size=beam_size)
   examples = [example for split in ("test", "length") for example in translator.task.examples(split, 20)]
@@ -74,7 +93,7 @@ def test_translations_are_those_of_jax(make, attention, beam_size, options):
 
 
 @pytest.fixture(scope="module")
-def cosine(make):
+def cosine():
   """Returns a translator, and the translations and the arrays in the page."""
   config, translator = make("cosine", input_feeding=True, layer_norm=True, num_layers=2)
   example = translator.task.examples("test", 1)[0]
@@ -136,7 +155,7 @@ def test_odd_texts_are_translated(cosine):
   assert len(translations["long"]["columns"]) == 401 and translations["long"]["numDropped"] == 50
 
 
-def test_unsupported_models_are_explained(make):
+def test_unsupported_models_are_explained():
   config, translator = make("additive")
   for name, value in {
     "encoder": "transformer",
