@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import jax
-import matplotlib
 import pytest
 from test_docs import ROOT, TEXTS
 
@@ -82,18 +81,3 @@ def test_commands_run_in_order(tmp_path, monkeypatch):
           "experiments/studies|write_findings", line
         ):
           run_command(line.split("  #")[0])
-
-
-def test_tutorial_runs(monkeypatch, capsys):
-  cells = re.findall(
-    r"^```\{code-cell\}\n(.*?)^```", TEXTS["docs/tutorial.md"], flags=re.DOTALL | re.MULTILINE
-  )
-  assert len(cells) >= 6
-  shown = []
-  matplotlib.use("agg")
-  monkeypatch.setattr("matplotlib.pyplot.show", lambda: shown.append(matplotlib.pyplot.close("all")))
-  names = main_module()
-  for i, cell in enumerate(cells):
-    run(cell, f"docs/tutorial.md, cell {i}", names)
-  assert len(shown) >= 2
-  assert "nan" not in capsys.readouterr().out

@@ -7,7 +7,6 @@ import pathlib
 import pytest
 
 from configs import base
-from experiments.cli.config_fields import flat
 from experiments.comparison.sweep import make_runs
 from experiments.learning.model import make_model
 from experiments.runs.validation import validate
@@ -46,27 +45,6 @@ def test_docstrings_have_the_command(name):
   # The command must have the name of this file, not of a config that it was copied from.
   script = "sweep" if hasattr(module_of(name), "get_sweep") else "train"
   assert f"python -m experiments.{script} --config=configs/{name}.py" in module_of(name).__doc__
-
-
-@pytest.mark.parametrize(
-  ("name", "fields"),
-  [
-    ("toy_translation", {}),
-    ("toy_translation_scores", {}),
-    ("toy_translation_transformer", {"model.encoder": "transformer", "model.attention": "multi_head"}),
-    ("toy_translation_fixed_context", {"model.attention": "none"}),
-    ("parallel_text", {"data.task": "parallel_text", "data.tokenization": "subword"}),
-    ("scan", {"data.task": "scan"}),
-    ("multi30k", {"data.task": "parallel_text", "data.tokenization": "subword", "train.best_metric": "bleu"}),
-    ("multi30k_long", {"train.num_train_steps": 11_000, "evaluation.length_penalty": 1.4}),
-    ("multi30k_transformer", {"model.encoder": "transformer", "model.decoder": "transformer"}),
-  ],
-)
-def test_configs_are_what_their_names_say(name, fields):
-  config = flat(module_of(name).get_config())
-  assert fields.items() <= config.items()
-  if name in ("toy_translation", "toy_translation_fixed_context"):  # the rest are defaults
-    assert config == flat(base.Config()) | fields
 
 
 @pytest.mark.parametrize("group", [base.Data, base.Model, base.Train, base.Evaluation])

@@ -75,12 +75,6 @@ class ExplorerPage:
     self.press("Escape")
     return [float(text.split("): ")[1].split(",")[0].replace("\N{MINUS SIGN}", "-")) for text in texts]
 
-  def boxes(self, selector):
-    """Returns the positions and sizes of elements."""
-    return self.locator(selector).evaluate_all(
-      "all => all.map((each) => Object.values(each.getBoundingClientRect().toJSON()))"
-    )
-
 
 def address_of(**state):
   """Returns the address of a state of the page."""
@@ -99,10 +93,10 @@ def start():
 
 
 @contextlib.contextmanager
-def opened(path, size=(1200, 900), address=None, **state):
+def opened(path, address=None, **state):
   """Yields the page of a file, and checks that it requests no other files and raises no errors."""
   asked, errors = [], []
-  page = start().new_page(viewport={"width": size[0], "height": size[1]})
+  page = start().new_page(viewport={"width": 1200, "height": 900})
   try:
     page.set_default_timeout(60_000)
     page.on("request", lambda request: asked.append(request.url))

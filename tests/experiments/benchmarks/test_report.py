@@ -60,3 +60,4 @@ def test_lengths_are_plotted(tmp_path):
   assert [path.name for path in paths] == ["time.png", "memory.png", "peak_share.png"]
   assert all(path.stat().st_size > 10_000 for path in paths)
   assert report.draw(tmp_path, records[:1]) == []
+  assert report.draw(tmp_path, [record | {"suite": "window"} for record in records]) == []

@@ -21,7 +21,6 @@ LINKS = frozenset({(0, 0), (1, 2), (3, 3)})
 FORCED = {str(t): token for t, token in enumerate([*REFERENCE.split(), "</s>"])}
 ALONE = {"run": "one", "compare": None}
 NOTES, MAP, PANEL = ".notes", ".map", ".panel"
-LARGE, PHONE = (1400, 900), (390, 844)
 
 
 @pytest.fixture(scope="module")
@@ -233,30 +232,6 @@ def test_arcs_are_weights(path, translators):
     assert "Step 2" in shown.inner_text(PANEL)
 
 
-def test_play_shows_one_token_at_a_time(path):
-  with opened(path, **ALONE, forced=FORCED) as shown:
-    shown.evaluate("""() => {
-      const { setTimeout } = window;
-      window.setTimeout = (callback, delay) =>
-        delay === 900 ? (window.tick = callback) : setTimeout(callback, delay);
-    }""")
-    shown.tokens("left").nth(3).click()
-    shown.button("Play").click()
-    for count in range(1, 8):
-      assert shown.tokens("left").count() == count
-      assert f"Step {count}: " in shown.inner_text(PANEL)  # the selection moves, too
-      assert shown.button("Play").count() == (count == 7)
-      if count < 7:
-        assert f"of the first {count} step" in shown.inner_text(NOTES)
-        shown.wait_for_function("!!window.tick")
-        shown.evaluate("() => { const tick = window.tick; window.tick = null; tick(); }")
-    shown.button("Previous").click()
-    assert shown.tokens("left").count() == 6
-    shown.button("Play").click()
-    shown.fill("#text", "a dog")  # other changes stop it
-    assert shown.button("Play").count() == 1
-
-
 def test_the_newest_text_is_shown(path, translators):
   program = """() => {
     window.texts = new Set();
@@ -291,15 +266,3 @@ def test_damaged_files_show_an_error(path, tmp_path):
     shown.goto(file.as_uri())
     assert error in shown.inner_text("body")
     shown.close()
-
-
-@pytest.mark.parametrize("size", [LARGE, (800, 600), PHONE])
-def test_windows_do_not_scroll_sideways(path, size):
-  for state in (
-    {"cell": [1, 1], "beamSize": 3, "compare": "other"},
-    {**ALONE, "view": "arcs", "text": "the big psychologist " * 9},
-    {"run": "third", "compare": "one", "view": "arcs"},
-  ):
-    with opened(path, size, **state) as shown:
-      shown.click(".help summary")
-      assert shown.evaluate("document.documentElement.scrollWidth") <= size[0], state

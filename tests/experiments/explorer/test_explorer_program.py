@@ -63,19 +63,14 @@ return given.states.map((changes) => {
 
 def test_invalid_addresses_are_explained():
   problems = {
-    "run": ("three", 'run must be one of one, two, got "three"'),
     "checkpoint": (4, "checkpoint must be one of 3, 7, got 4"),
     "beamSize": (99, "beamSize must be one of 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, got 99"),
     "cell": ([3], "cell must be a target and a source position, got [3]"),
     "hidden": ([-1], "hidden must be a list of positions, got [-1]"),
     "forced": ({"x": "a"}, 'forced must be tokens by position, got {"x":"a"}'),
     "overrides": ({"1": "wide"}, 'overrides must be positions or "uniform" by position, got {"1":"wide"}'),
-    "view": ("cube", 'view must be one of heatmap, arcs, got "cube"'),
-    "side": (None, "side must be one of decoder, encoder, got null"),
     "hypothesis": (None, "hypothesis must be a position from 0, got null"),
-    "numShown": ("2", 'numShown must be a position from 0, got "2"'),
     "layer": (1.5, "layer must be a position from 0, got 1.5"),
-    "text": (1, "text must be text, got 1"),
     "toString": (1, "toString must be absent, got 1"),
   }
   fields = json.dumps({name: value for name, (value, _) in problems.items()})

@@ -48,8 +48,6 @@ def test_scales_include_all_weights(low, high, limits, ticks, title):
   weights[0, 3], weights[1, 2] = low, high
   figure = attention_map(weights, SOURCE, TARGET)
   assert scale(figure) == (limits, ticks) and figure.get_suptitle() == title
-  titled = attention_map(weights, SOURCE, TARGET, title="mine")
-  assert titled.get_suptitle() == (f"mine: {title}" if title else "mine")
   # Zero is white, larger weights are darker.
   colors = figure.axes[0].images[0]
   zero, small, large = (colors.to_rgba(np.array(weight))[:3] for weight in (0, 0.05, limits[1]))
@@ -85,17 +83,9 @@ def test_true_links_are_outlined():
   assert not attention_map(WEIGHTS, SOURCE, TARGET).axes[0].patches
 
 
-def test_maps_grow_with_their_words():
-  sizes = {}
-  for rows, columns in ((1, 1), (1, 30), (30, 1)):
-    figure = attention_map(np.ones((rows, columns)) / columns, ["parola"] * columns, ["word"] * rows)
-    sizes[rows, columns] = figure.get_size_inches()
-    assert (sizes[rows, columns] >= (0.3 * columns, 0.3 * rows)).all()
-  assert sizes[1, 30][1] < sizes[30, 1][1] and sizes[30, 1][0] < sizes[1, 30][0]
-
-
-def test_very_long_words_are_shortened():
+def test_figures_have_limited_sizes():
   word = "a" * 100_000
+  assert (attention_map(np.ones((20, 30)), [word] * 30, ["a"] * 20).get_size_inches() > (9, 6)).all()
   for figure in (
     attention_map([[0.5, 0.5]], ["the", word], [word]),
     figures.dot_plot({"bleu": {word: [1.0], "b": [2.0]}}),

@@ -68,13 +68,6 @@ def test_stacked_heads_are_single_heads():
   close(both.stacked, expected)
 
 
-@pytest.mark.parametrize(("hidden_size", "num_heads"), [(10, 3), (10, 0)])
-def test_heads_must_divide_the_size(hidden_size, num_heads):
-  message = "^hidden_size must be a multiple of num_attention_heads, "
-  with pytest.raises(ValueError, match=f"{message}got hidden_size=10, num_attention_heads={num_heads}$"):
-    heads_from_config.HeadsConfig(hidden_size, num_heads)
-
-
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_soft_lookup_finds_the_query(place):
   # Scores (10, 1, 1), not scaled: the softmax is (e^9, 1, 1) / (e^9 + 2).

@@ -32,15 +32,23 @@ def test_custom_components_train_and_translate(run, small, tmp_path, write_modul
 
 IMPORT = "from examples import custom_components\n"
 TASK = "class Part(custom_components.Reversal):\n"
-BATCH = f"{TASK}  def training_batch(self, step):\n"
+NO_LINKS = (
+  f"{TASK}  def training_batch(self, step):\n    return super().training_batch(step)._replace(links=None)"
+)
 ENCODER = (
   "import attention\n"
   "class Mine(attention.RecurrentEncoder):\n"
   "  def __call__(self, *inputs, deterministic=True):\n"
   "    encoded = super().__call__(*inputs)\n"
-  "    {}\n"
-  "    return encoded\n"
+  "    return {}\n"
   "def Part(config, size):\n  return Mine(size, 8, 8)"
+)
+DIVIDED = "encoded._replace(final_state=encoded.final_state / inputs[1][:, None].astype('float32'))"
+CARELESS = (
+  "class Careless(custom_components.GaussianAttention):\n"
+  "  def attend_with_kv(self, queries, keys_values, *, mask, **options):\n"
+  "    return super().attend_with_kv(queries, keys_values, **options)\n"
+  "def Part(config):\n  return Careless(features=8)"
 )
 
 
@@ -49,8 +57,8 @@ ENCODER = (
   [
     (
       "data.task",
-      f"{BATCH}    return super().training_batch(step)._replace(links=None)",
-      "config.train.alignment_loss_weight must be 0 if the batches of the task have no links",
+      NO_LINKS,
+      "config.train.alignment_loss_weight must be 0 if the batches of the task have no",
     ),
     (
       "data.task",
@@ -63,29 +71,11 @@ ENCODER = (
     ),
     (
       "model.encoder",
-      ENCODER.format("encoded = encoded if deterministic else in_training"),
-      "NameError: name 'in_training' is not defined",
+      ENCODER.format("encoded if deterministic else nothing"),
+      "name 'nothing' is not defined",
     ),
-    (
-      "model.encoder",
-      ENCODER.format(
-        "encoded = encoded._replace(final_state=encoded.final_state / inputs[1][:, None].astype('float32'))"
-      ),
-      "logits must be finite, also for padding rows",
-    ),
-    (
-      "model.attention",
-      "class Careless(custom_components.GaussianAttention):\n"
-      "  def attend_with_kv(self, queries, keys_values, *, mask, **options):\n"
-      "    return super().attend_with_kv(queries, keys_values, **options)\n"
-      "def Part(config):\n  return Careless(features=8)",
-      "logits must not depend on source padding",
-    ),
-    (
-      "evaluation.custom_metrics",
-      "def Part(*_):\n  return 'good'",
-      "must return a finite number, got 'good'",
-    ),
+    ("model.encoder", ENCODER.format(DIVIDED), "logits must be finite, also for padding rows"),
+    ("model.attention", CARELESS, "logits must not depend on source padding"),
   ],
 )
 def test_failing_components_are_detected_early(tmp_path, write_module, small, error_of, field, text, message):

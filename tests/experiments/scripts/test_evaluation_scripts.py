@@ -45,7 +45,6 @@ def test_any_file_can_be_evaluated(trained, run, pairs, tmp_path):
     ("--num_examples=0", "--num_examples must be at least 1 for a task with unlimited sentences, got 0"),
     ("--alignment_tokens=words", "--alignment_tokens needs --data"),
     ("--beam_size=1 --length_penalty=1", "--length_penalty needs --beam_size of at least 2, got 1"),
-    ("--custom_metrics=bleu", "config.evaluation.custom_metrics must"),
   ],
 )
 def test_evaluation_flags_are_checked(trained, error_of, flags, line):

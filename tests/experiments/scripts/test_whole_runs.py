@@ -1,18 +1,68 @@
-"""Custom normalizers, decoders and metrics in whole runs."""
+"""Whole runs: stopped and resumed, and with custom normalizers, decoders and metrics."""
 
 import json
+import os
+import signal
+import time
 
+import chex
 import jax
 import numpy as np
 import pytest
 from helpers import scripts
+from test_custom_scripts import MODULE
+from test_sweep_script import FILE
 
 from experiments.runs import load
 
 pytestmark = pytest.mark.nightly
 
-MODULE = "examples.custom_components"
 TASK = f"--config.data.task={MODULE}:Reversal"
+LONG = "--config.train.num_train_steps=60", "--config.model.dropout_rate=0.1"
+
+
+def test_resumed_runs_are_bit_identical(run, small, tmp_path):
+  whole, folder = tmp_path / "whole", tmp_path / "run"
+  run("train", f"--workdir={whole}", *small, *LONG)
+  with scripts.start("train", f"--workdir={folder}", *small, *LONG) as running:
+    running.wait_for("step 10/60")
+    os.kill(running.process.pid, signal.SIGINT)
+    stopped = running.finish()
+  assert stopped.code == 130 and "run the same command again to resume" in stopped.errors
+  step = scripts.newest_checkpoint(folder).step
+  assert 0 < step < 60 and not (folder / "results.json").exists()
+  # The interrupted run can translate.
+  assert len(run("translate", f"--workdir={folder}", "--text=the cat").output.splitlines()) == 1
+  resumed = run("train", f"--workdir={folder}", *small, *LONG)
+  assert f"resuming after step {step} of 60" in resumed.output
+  first, second = scripts.newest_checkpoint(whole), scripts.newest_checkpoint(folder)
+  assert first.step == second.step == 60
+  chex.assert_trees_all_equal(first.state, second.state)
+  for name in ("metrics.jsonl", "results.json"):
+    assert (folder / name).read_bytes() == (whole / name).read_bytes()
+  assert len((folder / "launches.jsonl").read_text("utf-8").splitlines()) == 2
+
+
+def test_interrupted_sweeps_give_equal_results(run, tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(FILE.replace("eval_every_steps = 2", "eval_every_steps = 60"), "utf-8")
+  results = {}
+  for name in ("disturbed", "undisturbed"):
+    flags = (f"--config={path}", f"--workdir={tmp_path / name}", "--num_parallel=2")
+    folders = [tmp_path / name / f"learning_rate={rate}_seed=0" for rate in (0.01, 0.001)]
+    if name == "disturbed":
+      with scripts.start("sweep", *flags) as running:
+        while not (folders[0] / "checkpoints").exists():
+          assert running.process.is_alive()
+          time.sleep(0.05)
+        running.process.terminate()
+        assert running.finish().code == 143
+      with scripts.start("sweep", *flags) as running:
+        running.wait_for("started")  # then the sweep is killed, but its runs continue
+    run("sweep", *flags)
+    files = "metrics.jsonl", "results.json"
+    results[name] = [(folder / file).read_text("utf-8") for folder in folders for file in files]
+  assert results["disturbed"] == results["undisturbed"]
 
 
 def test_normalizers_may_have_any_weights(run, small, tmp_path, write_module):
@@ -60,20 +110,3 @@ def test_failed_metrics_can_be_fixed(run, small, tmp_path, write_module):
   )
   write_module(text.format("1"))
   assert "resuming after step 3 of 6" in run("train", *flags).output
-
-
-def test_failing_figures_keep_the_results(run, small, tmp_path, write_module):
-  module = write_module(
-    "import matplotlib.figure\n"
-    "def fail(*_, **__):\n  raise RuntimeError('no fonts')\n"
-    "matplotlib.figure.Figure.savefig = fail\n"
-    "def zero(*_):\n  return 0\n"
-  )
-  metric = f"--config.evaluation.custom_metrics={module}:zero"
-  folder = tmp_path / "run"
-  trained = run("train", f"--workdir={folder}", *small, "--config.model.attention=none", metric)
-  assert json.loads((folder / "results.json").read_text("utf-8"))["test"]["zero"] == 0
-  (warning,) = [line for line in trained.errors.splitlines() if line.startswith("warning")]
-  path = folder / "figures" / "training_curves.png"
-  assert warning == f"warning: could not draw {path}: RuntimeError: no fonts"
-  assert "wrote" not in trained.output
