@@ -85,18 +85,10 @@ def test_invalid_components_are_one_line(write_module, tmp_path):
   layer = "must return a Flax module with the methods project_kv, attend_with_kv"
   for field, name, message in (
     ("attention", f"{module}:layer", "has no attribute 'layer'"),
-    (
-      "attention",
-      "no_such_module:layer",
-      "ModuleNotFoundError: No module named 'no_such_module'; Python searches",
-    ),
+    ("attention", "no_module:layer", "ModuleNotFoundError: No module named 'no_module'; Python searches"),
     ("attention", f"{module}:wrong", layer),
     ("attention", f"{module}:fails", f"KeyError: 'mine' ({tmp_path / module}.py, line 4)"),
-    (
-      "attention",
-      f"{MODULE}:GaussianAttention",
-      "must be a function that returns a Flax module, got a module",
-    ),
+    ("attention", f"{MODULE}:GaussianAttention", "must be a function that returns a Flax module, got a"),
     ("normalizer", f"{module}:wrong", "must return an attention.Normalizer, got int"),
     ("decoder", f"{module}:wrong", "with the methods prepare, step, __call__, output_features, output_proj"),
   ):

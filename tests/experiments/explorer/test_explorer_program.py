@@ -48,12 +48,7 @@ return given.states.map((changes) => {
   states = [
     {},
     {"text": "à “b”\n🦓", "run": "two", "compare": "one", "checkpoint": 7, "beamSize": 10},
-    {
-      "compare": None,
-      "hidden": [0, 99],
-      "forced": {"3": "#{", "0": ""},
-      "overrides": {"1": "uniform", "2": 5},
-    },
+    {"compare": None, "hidden": [0, 99], "forced": {"3": "#{"}, "overrides": {"1": "uniform", "2": 5}},
     {"view": "arcs", "numShown": 0, "cell": [2, 7], "side": "encoder", "layer": 1, "head": 0, "find": "%"},
   ]
   for state, result in zip(states, browser.in_node(program, {"data": DATA, "states": states}), strict=True):

@@ -166,13 +166,10 @@ def test_files_are_checked(files_run, error_of, source, tmp_path):
   path, link, content = tmp_path / "latin", tmp_path / "link", source.read_bytes()
   path.write_bytes("a b\ncaff\xe8\n".encode("latin-1"))
   link.symlink_to(source)
-  same, folder = (
-    "--output must not be the same file as --input, got",
-    "--output must be in an existing folder",
-  )
+  same, folder = "must not be the same file as --input, got", "--output must be in an existing folder"
   invalid = f"{path}:2: expected UTF-8, got byte 0xe8: invalid continuation byte"
   assert error(f"--input={path}", f"--output={tmp_path / 'out'}") == invalid
-  assert error(f"--input={source}", f"--output={link}") == f"{same} {str(link)!r}"
+  assert error(f"--input={source}", f"--output={link}") == f"--output {same} {str(link)!r}"
   assert error(f"--input={source}", f"--output={path}/out").startswith(folder)
   assert error(f"--input={source}", f"--output={tmp_path}").startswith("--output must be a file, got the fol")
   assert error(f"--input={tmp_path}/gone").endswith("gone: cannot read the file: No such file or directory")
@@ -189,10 +186,7 @@ def test_files_are_checked(files_run, error_of, source, tmp_path):
     (["--input="], "--input must name a file, got none"),
     (["--text=a", "--replace_unknown", "--dictionary="], "--dictionary must name a file, got none"),
     (["--text=a", "--dictionary=a"], "--dictionary needs --replace_unknown"),
-    (
-      ["--text=a", "--attention_png=no/a.png"],
-      "--attention_png must be in an existing folder, got 'no/a.png'",
-    ),
+    (["--text=a", "--attention_png=no/a.png"], "--attention_png must be in an existing folder, got 'no/"),
     (["--text=a", "--attention_png=a.pdf"], "--attention_png must end in .png, got 'a.pdf'"),
     (["--input=a", "--attention_png=a.png"], "--attention_png needs --text"),
     (["--text= ", "--attention_png=a.png"], "must have at least one word for --attention_png, got ' '"),
