@@ -69,7 +69,7 @@ def test_flags_of_training_are_checked(tmp_path, flags, line):
     ("--beam_size=0", "--beam_size must be from 1 to 1048576, got '0'"),
     ("--checkpoint=newest", "--checkpoint must be one of best, last, average, got 'newest'"),
     ("--temperature=0 --length_penalty=10", ": no run here"),  # valid flags
-    ("--temperature=1e4 --top_p=1", ": no run here"),
+    ("--temperature=1e4 --top_p=1 --top_k=0 --seed=0", ": no run here"),
   ],
 )
 def test_decoding_flags_are_checked(tmp_path, flags, line):
