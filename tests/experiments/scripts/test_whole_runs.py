@@ -102,7 +102,7 @@ def test_custom_decoders_beam_search(run, small, tmp_path):
 def test_failed_metrics_can_be_fixed(run, small, tmp_path, write_module):
   text = "calls = []\ndef late(*_):\n  calls.append(0)\n  return {}\n"
   module = write_module(text.format("1 / (len(calls) < 3)"))  # before training, then at steps 3 and 6
-  flags = f"--workdir={tmp_path / 'run'}", *small, f"--config.evaluation.custom_metrics={module}:late"
+  flags = f"--workdir={tmp_path / 'run'}", *small, TASK, f"--config.evaluation.custom_metrics={module}:late"
   failed = scripts.run("train", *flags)
   assert failed.code == 2 and failed.errors.splitlines()[-1] == (
     f"error: config.evaluation.custom_metrics={module}:late: ZeroDivisionError: division by zero "
