@@ -73,7 +73,7 @@ def start(script, *flags, lines=""):
   """Starts a script, compiled as the tests are."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    (folder / "input").write_text(lines, "utf-8")
+    (folder / "input").write_text(lines, "utf-8", errors="surrogateescape")  # any bytes
     (folder / "output").touch()
     (folder / "errors").touch()
     process = _SERVER.Process(target=_run, args=(script, flags, folder))

@@ -1,4 +1,4 @@
-"""Tests of experiments/cli/config_fields.py."""
+"""Config fields by their full names."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 
 from configs import base
-from experiments.cli.config_fields import closest, flat, from_dict
+from experiments.cli.config_fields import closest, flat, from_dict, set_field
 
 
 def test_only_close_names_are_suggested():
@@ -15,8 +15,14 @@ def test_only_close_names_are_suggested():
 
 
 def test_configs_are_flattened():
-  fields = flat(base.Config(seed=7, train=base.Train(num_train_steps=13)))
-  assert (fields["seed"], fields["train.num_train_steps"], fields["data.tokenization"]) == (7, 13, "word")
+  config = base.Config(seed=7, train=base.Train(num_train_steps=13))
+  set_field(config, "data.tokenization", "character")
+  fields = flat(config)
+  assert (fields["seed"], fields["train.num_train_steps"], fields["data.tokenization"]) == (
+    7,
+    13,
+    "character",
+  )
   groups = base.Data, base.Model, base.Train, base.Evaluation
   assert len(fields) == 2 + sum(len(dataclasses.fields(group)) for group in groups)
 
@@ -24,16 +30,16 @@ def test_configs_are_flattened():
 def test_configs_round_trip_through_json():
   config = base.Config(seed=7, data=base.Data(task="scan"), train=base.Train(num_train_steps=13))
   restored = from_dict(base.Config, json.loads(json.dumps(dataclasses.asdict(config))))
-  assert restored == config
-  assert type(restored.data) is base.Data
+  assert restored == config and type(restored.data) is base.Data
 
 
 def test_unknown_fields_are_errors():
-  values = dataclasses.asdict(base.Train()) | {"colour": 1}
-  with pytest.raises(
-    ValueError, match=r"^fields must be among alignment_loss_weight, batch_size, .*, got colour$"
+  for values, message in (
+    ({"colour": 1}, r"^fields must be among alignment_loss_weight, batch_size, .*, got colour$"),
+    (3, r"^expected a dict of fields alignment_loss_weight, .*, got 3$"),
   ):
-    from_dict(base.Train, values)
+    with pytest.raises(ValueError, match=message):
+      from_dict(base.Train, values)
 
 
 def test_missing_fields_have_defaults():

@@ -1,8 +1,12 @@
-"""Tests of experiments/cli/io.py."""
+"""Files of scripts."""
 
+import errno
 import os
+import pathlib
 
-from experiments.cli.io import write_text
+import pytest
+
+from experiments.cli.io import read_lines, write_text
 
 
 def test_files_are_replaced(tmp_path):
@@ -10,6 +14,21 @@ def test_files_are_replaced(tmp_path):
   path.write_text("before")
   write_text(path, "after")
   assert path.read_text() == "after" and list(tmp_path.iterdir()) == [path]
+
+
+def test_failed_writes_keep_old_files(tmp_path, monkeypatch):
+  path = tmp_path / "scores.json"
+  path.write_text("before")
+
+  def fail(file, content):
+    with open(file, "wb") as partial:
+      partial.write(content[:2])
+    raise OSError(errno.ENOSPC, "disk full")
+
+  monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
+  with pytest.raises(OSError, match=f"disk full: '{path}'"):
+    write_text(path, "after")
+  assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
 
 
 def test_links_and_devices_are_kept(tmp_path):
@@ -22,3 +41,11 @@ def test_links_and_devices_are_kept(tmp_path):
   write_text(pipe, "text")
   assert pipe.is_fifo() and os.read(reader, 99) == b"text"
   os.close(reader)
+
+
+def test_only_line_ends_split_lines(tmp_path):
+  path = tmp_path / "lines"
+  path.write_bytes("\ufeffa b\r\n\nc\u2028d\x85e\rf\n".encode())
+  assert read_lines(path) == ["a b", "", "c\u2028d\x85e\rf"]
+  path.write_bytes(b"")
+  assert read_lines(path) == []

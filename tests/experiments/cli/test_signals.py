@@ -1,4 +1,4 @@
-"""Tests of experiments/cli/signals.py."""
+"""Ctrl-C and SIGTERM."""
 
 import contextlib
 import os
@@ -12,39 +12,15 @@ from helpers.scripts import ROOT
 
 from experiments.cli.signals import SIGNALS, stop_requests
 
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_reported(number, capfd):
-  with stop_requests() as requested:
-    assert requested() == 0
-    os.kill(os.getpid(), number)
-    assert requested() == number
-  assert capfd.readouterr().err == "stopping; press Ctrl-C again to stop immediately\n"
-
-
-def test_signals_work_with_closed_streams():
-  reader, writer = os.pipe()
-  os.close(reader)
-  before = os.dup(2)
-  try:
-    os.dup2(writer, 2)
-    with stop_requests() as requested:
-      os.kill(os.getpid(), signal.SIGTERM)
-      assert requested() == signal.SIGTERM
-  finally:
-    os.dup2(before, 2)
-    os.close(before)
-    os.close(writer)
-
-
+STOPPING = "stopping; press Ctrl-C again to stop immediately\n"
+IMPORT = "from experiments.cli.signals import exit_on_signals, stop_requests\n"
 # The main thread is in one C function, in which Python runs no handlers, as when XLA compiles a step.
-_BLOCK = "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)"
-_STOPPING = f"with stop_requests():\n  print('started', flush=True)\n  {_BLOCK}"
-_EXITING = f"exit_on_signals()\nprint('started', flush=True)\n{_BLOCK}"
+BLOCK = "print('started', flush=True)\n__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)\n"
+each_signal = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
 
 @contextlib.contextmanager
-def _started(*arguments, **environment):
+def started(*arguments, **environment):
   """Yields a Python process that has printed one line."""
   before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background
   process = subprocess.Popen(
@@ -64,39 +40,21 @@ def _started(*arguments, **environment):
     process.communicate()
 
 
-def _send(process, number):
-  """Returns the exit code and the errors of a process after a signal."""
-  process.send_signal(number)
+def assert_ends(process, code):
   _, errors = process.communicate(timeout=60)
-  return process.returncode, errors
+  assert (process.returncode, errors) == (code, "stopped\n")
 
 
-def _program(text):
-  return "-c", f"from experiments.cli.signals import exit_on_signals, stop_requests\n{text}"
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_blocked_programs(number, code):
-  with _started(*_program(_EXITING)) as process:
-    assert _send(process, number) == (code, "stopped\n")
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_second_signal_ends_blocked_programs(number, code):
-  with _started(*_program(_STOPPING)) as process:
-    process.send_signal(signal.SIGTERM)
-    assert process.stderr.readline() == "stopping; press Ctrl-C again to stop immediately\n"
-    process.send_signal(signal.SIGTERM)  # at once, like `timeout`, so it is the same request
-    time.sleep(0.6)
-    assert process.poll() is None
-    assert _send(process, number) == (code, "stopped\n")
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_imports(tmp_path, number, code):
-  (tmp_path / "jax.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(60)\n", "utf-8")
-  with _started("-m", "experiments.compare", PYTHONPATH=str(tmp_path)) as process:
-    assert _send(process, number) == (code, "stopped\n")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_are_reported(number, capfd):
+  before = {number: signal.getsignal(number) for number in SIGNALS}
+  with pytest.raises(KeyError), stop_requests() as requested:
+    assert requested() == 0
+    os.kill(os.getpid(), number)
+    assert requested() == number
+    raise KeyError
+  assert capfd.readouterr().err == STOPPING
+  assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
 def test_other_signals_are_ignored(capfd):
@@ -108,34 +66,56 @@ def test_other_signals_are_ignored(capfd):
   assert capfd.readouterr().err == ""
 
 
+def test_signals_work_with_closed_streams():
+  program = (
+    f"{IMPORT}import os\nwith stop_requests() as requested:\n  os.kill(os.getpid(), 15)\n  print(requested())"
+  )
+  reader, writer = os.pipe()
+  os.close(reader)
+  finished = subprocess.run(
+    [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=writer, check=False
+  )
+  os.close(writer)
+  assert (finished.returncode, finished.stdout) == (0, b"15\n")
+
+
+@each_signal
+def test_signals_end_blocked_programs(number, code):
+  with started("-c", f"{IMPORT}exit_on_signals()\n{BLOCK}") as process:
+    process.send_signal(number)
+    assert_ends(process, code)
+
+
+@each_signal
+def test_second_signal_ends_blocked_programs(number, code):
+  block = BLOCK.replace("\n", "\n  ")
+  with started("-c", f"{IMPORT}with stop_requests():\n  {block}") as process:
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr.readline() == STOPPING
+    process.send_signal(signal.SIGTERM)  # at once, like `timeout`, so it is the same request
+    time.sleep(0.6)
+    assert process.poll() is None
+    process.send_signal(number)
+    assert_ends(process, code)
+
+
+@each_signal
+def test_signals_end_imports(tmp_path, number, code):
+  (tmp_path / "jax.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(60)\n", "utf-8")
+  with started("-m", "experiments.compare", PYTHONPATH=str(tmp_path)) as process:
+    process.send_signal(number)
+    assert_ends(process, code)
+
+
 def test_signals_in_callbacks_are_not_lost():
   # Python only prints exceptions of a finalizer, like JAX those of its garbage collection.
   text = "class Object:\n  def __del__(self):\n    __import__('signal').raise_signal(2)\n"
-  with _started(*_program(f"exit_on_signals()\nprint('started')\n{text}Object()\n{_BLOCK}")) as process:
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "stopped\n")
-
-
-def test_handlers_are_restored():
-  before = {number: signal.getsignal(number) for number in SIGNALS}
-  with pytest.raises(KeyError), stop_requests():
-    assert {number: signal.getsignal(number) for number in SIGNALS} != before
-    raise KeyError
-  assert {number: signal.getsignal(number) for number in SIGNALS} == before
-
-
-def test_foreign_handlers_are_replaced(monkeypatch):
-  set_handler = signal.signal
-  with monkeypatch.context() as patch:
-    patch.setattr(signal, "signal", lambda *arguments: set_handler(*arguments) and None)
-    with stop_requests():
-      pass
-  assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-  signal.signal(signal.SIGINT, signal.default_int_handler)
+  with started("-c", f"{IMPORT}exit_on_signals()\nprint('started')\n{text}Object()\n{BLOCK}") as process:
+    assert_ends(process, 130)
 
 
 def test_terminated_children_do_not_stop_the_parent():
-  code = """
+  program = """
 import multiprocessing, time
 from experiments.cli.signals import exit_on_signals, stop_requests
 
@@ -152,6 +132,6 @@ with stop_requests() as requested:
   print(terminate_a_child(), requested())
 """
   finished = subprocess.run(
-    [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
   )
   assert (finished.returncode, finished.stdout, finished.stderr) == (0, "-15\n-15 0\n", "")

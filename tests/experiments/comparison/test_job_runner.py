@@ -1,4 +1,4 @@
-"""Tests of experiments/comparison/job_runner.py, with short programs."""
+"""Jobs in parallel, with short programs."""
 
 import os
 import signal
@@ -10,7 +10,6 @@ import pytest
 
 from experiments.cli.errors import Preempted
 from experiments.comparison.job_runner import Job, run_all
-from experiments.runs.workdir import is_locked, workdir_lock
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def make_job(tmp_path):
 
   def job(name, program="open({done!r}, 'w')", is_taken=lambda: False):
     done = tmp_path / f"{name}.done"
-    code = f"import sys, time; {program.format(done=str(done))}"
+    code = f"import sys, time, os; {program.format(done=str(done))}"
     log = tmp_path / "logs" / f"{name}.txt"
     return Job(name, [sys.executable, "-c", code], log, is_done=done.exists, is_taken=is_taken)
 
@@ -31,21 +30,23 @@ def test_finished_jobs_are_not_run(make_job, tmp_path):
   messages = []
   assert run_all([make_job(name) for name in "abc"], 2, messages.append) == []
   assert all((tmp_path / f"{name}.done").exists() for name in "abc")
-  assert (tmp_path / "b.done").read_text() == "before"
+  assert (tmp_path / "b.done").read_text() == "before" and not (tmp_path / "logs" / "b.txt").exists()
   assert messages[0] == "1 of 3 are already done"
   assert sum("started" in line for line in messages) == 2
-  assert not (tmp_path / "logs" / "b.txt").exists()
 
 
-def test_jobs_run_in_parallel(make_job, tmp_path):
-  # Each job waits until all three have started.
-  wait = (
-    "open({done!r} + '.begun', 'w'); import glob, os; folder = os.path.dirname({done!r})\n"
-    "end = time.time() + 20\n"
-    "while len(glob.glob(folder + '/*.begun')) < 3 and time.time() < end: time.sleep(0.01)\n"
-    "if time.time() < end: open({done!r}, 'w')"
+@pytest.mark.parametrize(("num_parallel", "seconds"), [(1, 0.3), (3, 20)])
+def test_parallel_jobs_are_limited(make_job, tmp_path, num_parallel, seconds):
+  # Each job waits for the others, and writes how many are running.
+  program = (
+    "here = {done!r} + '.running'; open(here, 'w'); folder = os.path.dirname(here)\n"
+    f"end, most = time.time() + {seconds}, 0\n"
+    "while time.time() < end and most < 3:\n"
+    "  most = max(most, sum(name.endswith('.running') for name in os.listdir(folder)))\n"
+    "time.sleep(0.1); os.remove(here); open({done!r}, 'w').write(str(most))"
   )
-  assert run_all([make_job(name, wait) for name in "abc"], 3, lambda _: None) == []
+  assert run_all([make_job(name, program) for name in "abc"], num_parallel, lambda _: None) == []
+  assert [(tmp_path / f"{name}.done").read_text() for name in "abc"] == [str(num_parallel)] * 3
 
 
 def test_failures_do_not_stop_others(make_job, tmp_path):
@@ -55,19 +56,30 @@ def test_failures_do_not_stop_others(make_job, tmp_path):
   assert run_all([failing, idle, make_job("c")], 1, messages.append) == ["a", "b"]
   assert "a failed with exit code 2: error: no such thing" in messages
   assert "b failed with exit code 0: no output" in messages
+  assert "c is done; 0 left" in messages
   # Output of earlier starts is not shown.
-  assert run_all([make_job("a", "import os; os.kill(os.getpid(), 9)")], 1, messages.append) == ["a"]
+  assert run_all([make_job("a", "os.kill(os.getpid(), 9)")], 1, messages.append) == ["a"]
   assert messages[-1] == "a failed with exit code -9: no output"
-  assert (tmp_path / "c.done").exists()
+  assert "no such thing" in (tmp_path / "logs" / "a.txt").read_text()
 
 
 def test_jobs_of_other_processes_are_awaited(make_job, tmp_path):
   taken = make_job("a", "raise SystemExit(2)", is_taken=lambda: not (tmp_path / "a.done").exists())
   messages = []
-  threading.Timer(1.0, lambda: (tmp_path / "a.done").write_text("by another")).start()
+  threading.Timer(0.7, lambda: (tmp_path / "a.done").write_text("by another")).start()
   assert run_all([taken, make_job("b")], 1, messages.append) == []
   assert (tmp_path / "a.done").read_text() == "by another"
   assert "a was done by another process" in messages
+
+
+def test_jobs_that_others_took_wait(make_job, tmp_path):
+  # Another process takes the job after it has started here, and does it.
+  is_taken = iter([False, True, True, False]).__next__
+  job = make_job("a", "sys.exit(2)", is_taken)
+  is_done = iter([False, False, False, True]).__next__
+  messages = []
+  assert run_all([job._replace(is_done=is_done)], 1, messages.append) == []
+  assert messages[-1] == "a was done by another process"
 
 
 def test_signals_stop_all_jobs(make_job, tmp_path):
@@ -91,32 +103,13 @@ def test_signals_stop_all_jobs(make_job, tmp_path):
 
 
 def test_errors_stop_all_jobs(make_job, tmp_path):
-  job = make_job("a", "open({done!r} + '.begun', 'w'); time.sleep(60); open({done!r}, 'w')")
-
   def fail():
     if (tmp_path / "a.done.begun").exists():
       raise OSError("no space left")
     return False
 
-  waiting = make_job("b")._replace(is_done=fail)
+  job = make_job("a", "open({done!r} + '.begun', 'w'); time.sleep(60); open({done!r}, 'w')")
   start = time.monotonic()
   with pytest.raises(OSError, match="no space left"):
-    run_all([job, waiting], 2, lambda line: time.sleep(1.0))
-  assert time.monotonic() - start < 30
-  assert not (tmp_path / "a.done").exists()
-
-
-def test_locks_are_visible(tmp_path):
-  assert not is_locked(tmp_path / "none")
-  with workdir_lock(tmp_path):
-    assert is_locked(tmp_path)
-  assert not is_locked(tmp_path)
-
-
-def test_one_job_at_a_time(make_job, tmp_path):
-  exclusive = (
-    "import os; lock = os.path.dirname({done!r}) + '/running'\n"
-    "assert not os.path.exists(lock); open(lock, 'w'); time.sleep(0.3); os.remove(lock)\n"
-    "open({done!r}, 'w')"
-  )
-  assert run_all([make_job(name, exclusive) for name in "ab"], 1, lambda _: None) == []
+    run_all([job, make_job("b")._replace(is_done=fail)], 2, lambda line: time.sleep(1.0))
+  assert time.monotonic() - start < 30 and not (tmp_path / "a.done").exists()
