@@ -9,9 +9,6 @@ import hypothesis
 import jax
 import pytest
 
-from attention import functional
-from attention.scores import additive_kernel as additive
-
 collect_ignore = ["data/make_references.py"]  # it needs PyTorch
 
 # Most of the time of the tests is compilation. Compiled programs are cached for later runs, and for the
@@ -29,9 +26,8 @@ for name, value in KEEP.items():
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 # Without QUICK_COMPILATION, programs are compiled as users compile them. With it, compilation takes a third of
-# the time: without most optimizations, and with XLA's old emitter of loops (removed in JAX 0.11). That emitter
-# computes some large programs of second derivatives wrongly, so tests/contract/test_transformations.py needs
-# the default options.
+# the time: without most optimizations, and with XLA's old emitter of loops (removed in JAX 0.11). It computes
+# some large second derivatives wrongly, so tests/contract/test_transformations.py needs the default options.
 if os.environ.get("QUICK_COMPILATION") == "1":
   jax.config.update("jax_disable_most_optimizations", True)
   os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for scripts that tests start
@@ -76,27 +72,6 @@ def float64():
   """Enables JAX's 64-bit types for a test."""
   with jax.enable_x64(True):
     yield
-
-
-@pytest.fixture
-def fresh_programs():
-  """Clears programs compiled by earlier eager calls, for tests that patch the library."""
-  functional.attend_checked.clear_cache()
-  yield
-  functional.attend_checked.clear_cache()
-
-
-@pytest.fixture
-def additive_in_loops(fresh_programs, monkeypatch):
-  """Computes additive scores in loops, as for many pairs."""
-  monkeypatch.setattr(additive, "MAX_TERMS_WITHOUT_LOOPS", 0)
-
-
-@pytest.fixture
-def several_devices():
-  """Skips a test of several devices on one."""
-  if DEVICES < 8:
-    pytest.skip("needs DEVICES=8")
 
 
 # Applied to every file, since a program uses several memory maps, of which Linux allows a process 65,530.

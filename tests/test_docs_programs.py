@@ -8,7 +8,8 @@ import sys
 
 import jax
 import pytest
-from test_docs import ROOT, TEXTS
+
+from tests.test_docs import ROOT, TEXTS
 
 pytestmark = pytest.mark.nightly
 

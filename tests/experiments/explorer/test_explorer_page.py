@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from helpers import browser
 from helpers.browser import address_of, opened
-from test_explorer_model import make
 
 from experiments.data.task import Example
 from experiments.evaluation.metrics import AlignedAttention, alignment_error_rate
@@ -13,6 +12,7 @@ from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model
 from experiments.explorer.recorded import recorded_model
 from experiments.runs.restore import KeptCheckpoints
+from tests.experiments.explorer.test_explorer_model import make
 
 pytestmark = [pytest.mark.nightly, browser.needs_chromium]
 

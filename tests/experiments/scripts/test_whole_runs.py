@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 from helpers import scripts
-from test_custom_scripts import MODULE
-from test_sweep_script import FILE
 
 from experiments.runs import load
+from tests.experiments.scripts.test_custom_scripts import MODULE
+from tests.experiments.scripts.test_sweep_script import FILE
 
 pytestmark = pytest.mark.nightly
 

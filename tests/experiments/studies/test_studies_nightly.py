@@ -2,10 +2,10 @@
 
 import pytest
 from helpers import scripts
-from test_studies import FOLDER, each_study, runs_of
 
 from experiments.data.toy import sentence_sampler
 from experiments.studies import alignment, analysis
+from tests.experiments.studies.test_studies import FOLDER, each_study, runs_of
 
 pytestmark = pytest.mark.nightly
 
