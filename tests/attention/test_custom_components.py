@@ -15,6 +15,8 @@ from attention import masks, positions
 from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import same_rank
 
+pytestmark = pytest.mark.slow
+
 B, N, T, S, H, D = 2, 7, 3, 5, 11, 13
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 

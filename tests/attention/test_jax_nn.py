@@ -11,6 +11,8 @@ import pytest
 
 from attention import jax_nn, masks
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 # The number of query heads is a multiple of that of key heads, so N is not prime.

@@ -11,6 +11,8 @@ import pytest
 import attention
 from attention import masks
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 B, T, S, H = 2, 3, 5, 11

@@ -9,6 +9,8 @@ from cases import DIMS, FLOAT32, FLOAT64, SCORES, Inputs, attend, attend_fully, 
 
 import attention
 
+pytestmark = pytest.mark.slow
+
 EPSILON = float(np.finfo(np.float32).eps)
 
 each_engine = pytest.mark.parametrize("implementation", ["dense", "blockwise"])

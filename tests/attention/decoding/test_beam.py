@@ -135,7 +135,7 @@ def best_of_all(logits, V, T, length_penalty):
   return best
 
 
-@pytest.mark.parametrize(("V", "T", "length_penalty"), [(3, 7, 0.0), (4, 5, 2.0), (5, 4, 0.6), (6, 3, 1.0)])
+@pytest.mark.parametrize(("V", "T", "length_penalty"), [(3, 7, 0.0), (5, 4, 0.6)])
 def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
   B = 25
   logits = 3 * np.random.default_rng(V).normal(size=(B, T, V, V)).astype(np.float32)
@@ -239,8 +239,7 @@ def test_hypotheses_are_distinct_and_ordered():
 def test_single_sequence_matches_batch():
   options = {"max_length": 7, "length_penalty": 0.6, "n_best": 2}
   whole = find(3, **options)
-  with jax.disable_jit():
-    alone = find(3, states=STATES[1:2], **options)
+  alone = find(3, states=STATES[1:2], **options)
   chex.assert_trees_all_close(alone, jax.tree.map(lambda array: array[1:2], whole), **CLOSE)
 
 

@@ -158,13 +158,10 @@ def test_keys_beyond_windows_are_skipped():
 
 
 WINDOWS = {
-  "causal": masks.causal() & masks.sliding_window(3, 9),
-  "ahead": masks.sliding_window(-1, 4),
   "behind": masks.sliding_window(5, -2),
   "lengths": masks.sliding_window(2, 1) & masks.lengths(source=np.array([11, 30])[:, None]),
   "array": masks.sliding_window(3, 2) & (np.random.default_rng(1).random((31, 37)) < 0.6),
   "before_only": masks.Band(2, None),
-  "after_only": masks.Band(None, 2),
 }
 
 

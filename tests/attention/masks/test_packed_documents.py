@@ -9,6 +9,8 @@ from helpers import reference
 import attention
 from attention import masks, positions
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 N, H = 3, 10

@@ -64,8 +64,8 @@ def test_large_pre_activations_are_exact(scale):
 
 
 # Without a limit, results are wrong from 14.8 on if all four units of a division have that size.
-@pytest.mark.parametrize("size", [5.0, 6.9, 10.6, 15.0, 16.0, 43.0, 44.5, 89.0])
-@pytest.mark.parametrize("count", [1, 4, 16])  # units of that size; of four, all share a division
+@pytest.mark.parametrize("size", [6.9, 15.0, 16.0, 44.5])
+@pytest.mark.parametrize("count", [1, 4])  # units of that size; of four, all share a division
 def test_exact_where_divisors_may_overflow(size, count):
   rng = np.random.default_rng(0)
   queries, keys = (rng.uniform(-1, 1, (length, 16)).astype(np.float32) for length in (47, 53))

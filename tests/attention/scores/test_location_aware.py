@@ -11,6 +11,8 @@ import pytest
 import attention
 from attention import LocationAware, masks
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 B, T, S, H, D = 2, 3, 5, 11, 13

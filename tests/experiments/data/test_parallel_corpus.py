@@ -102,7 +102,7 @@ def test_malformed_lines_are_errors(read, tmp_path, name, line, message):
   assert str(caught.value) == f"{tmp_path / name}:3: {message}"
 
 
-BROKEN_GZIP = bytearray(gzip.compress(bytes(range(256)) * 7))
+BROKEN_GZIP = bytearray(gzip.compress(bytes(range(256)) * 7, mtime=0))
 BROKEN_GZIP[10] ^= 0xFF
 
 
@@ -111,8 +111,8 @@ BROKEN_GZIP[10] ^= 0xFF
   [
     ("pairs.tsv", b"", "file is empty; expected one sentence pair per line"),
     ("pairs.tsv", b"\xef\xbb\xbf", "file is empty; expected one sentence pair per line"),
-    ("pairs.gz", gzip.compress(b""), "file is empty; expected one sentence pair per line"),
-    ("pairs.gz", gzip.compress(b"a\tb\n")[:-5], "gzip file is truncated"),
+    ("pairs.gz", gzip.compress(b"", mtime=0), "file is empty; expected one sentence pair per line"),
+    ("pairs.gz", gzip.compress(b"a\tb\n", mtime=0)[:-5], "gzip file is truncated"),
     ("pairs.gz", bytes(BROKEN_GZIP), "invalid gzip file: "),
   ],
 )
