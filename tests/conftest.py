@@ -25,9 +25,9 @@ for name, value in KEEP.items():
 # Without this, XLA may print for each cached program that it was compiled for another processor.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-# Without QUICK_COMPILATION, programs are compiled as users compile them. With it, compilation takes a third of
-# the time: without most optimizations, and with XLA's old emitter of loops (removed in JAX 0.11). It computes
-# some large second derivatives wrongly, so tests/contract/test_transformations.py needs the default options.
+# Without QUICK_COMPILATION, programs are compiled as users compile them. With it, compilation takes a third
+# of the time: without most optimizations, and with XLA's old emitter of loops (removed in JAX 0.11). It
+# computes some large second derivatives wrongly: tests/contract/test_transformations.py needs the default.
 if os.environ.get("QUICK_COMPILATION") == "1":
   jax.config.update("jax_disable_most_optimizations", True)
   os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for scripts that tests start

@@ -6,7 +6,6 @@ import jax
 import pytest
 
 import attention
-from attention.models.decoder_attention import ATTENTION_TYPES
 from configs import base
 from experiments.learning.model import make_model
 
@@ -88,11 +87,3 @@ def test_options_reach_both_sides(kind, options):
 def test_options_of_the_recurrent_decoder(changes, field, value):
   decoder, default = make(**changes).decoder, make().decoder
   assert decoder == default.clone(parent=None, **{field: value}) != default
-
-
-@pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
-@pytest.mark.parametrize("attention", ATTENTION_TYPES)
-def test_encoders_and_attentions_combine(attention, encoder):
-  decoder = shapes_of(make(encoder=encoder, attention=attention))["decoder"]
-  assert ("attention_layer" in decoder) == (attention != "none")
-  assert decoder["initial"]["kernel"][0] == (24 if encoder == "recurrent" else 12)

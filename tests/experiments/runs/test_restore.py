@@ -20,7 +20,7 @@ from experiments.runs.restore import kept_params, warm_start
 from experiments.runs.workdir import WorkdirError
 from experiments.training import loop
 
-pytestmark = pytest.mark.usefixtures("as_users_run")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_users_run")]
 
 
 def initial_state(config):
