@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[1]
 STANDARD = sys.stdlib_module_names
 LIBRARIES = {"jax", "flax", "chex", "numpy"}
@@ -19,8 +21,6 @@ import {", ".join(sorted(LIBRARIES))}, flax.linen
 before = set(sys.modules)
 from attention import *
 import attention
-
-pytestmark = pytest.mark.slow
 print(json.dumps(sorted(set(sys.modules) - before)))
 assert MultiHeadAttention is attention.MultiHeadAttention is attention.layers.MultiHeadAttention
 assert {{"attend", "gru", "masks", "Seq2Seq"}} <= {{*dir(attention)}}
