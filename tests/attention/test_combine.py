@@ -136,10 +136,7 @@ def test_mismatched_sink_raises():
       [(jnp.ones((2, 3), dtype), jnp.ones(2)) for dtype in (jnp.float32, jnp.bfloat16)],
       r"same T, D and dtype, got context \(2, 3\) float32 and then context .* bfloat16",
     ),
-    (
-      [(jnp.ones((2, D), int), jnp.ones(2)) for D in (3, 3)],
-      "context must be floating-point, got int32",
-    ),
+    ([(jnp.ones((2, D), int), jnp.ones(2)) for D in (3, 3)], "context must be floating-point, got int32"),
     (
       [(jnp.ones((2, D)), jnp.ones(2)) for D in (3, 1)],
       r"same T, D and dtype, got context \(2, 3\) .* and then context \(2, 1\) float32",

@@ -106,11 +106,7 @@ RULES = {
     (SPREAD,),
     lambda array: {"bias": jnp.where(array < 0, -jnp.inf, array), "mask": array < 1},
   ),
-  "function": (
-    (),
-    (),
-    lambda: {"bias": lambda t, s: 0.1 * jnp.maximum(t - s, 0).astype(jnp.float32)},
-  ),
+  "function": ((), (), lambda: {"bias": lambda t, s: 0.1 * jnp.maximum(t - s, 0).astype(jnp.float32)}),
   "bias_function": (
     (SLOPES,),
     (SAME,),

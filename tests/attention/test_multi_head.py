@@ -238,10 +238,7 @@ def test_gradients_match_repeated_heads():
       return jnp.repeat(projected, DIMS.N // projected.shape[1], axis=1)
 
     q = heads(queries, weights.query, weights.query_bias)
-    k, v = (
-      heads(sources, weights.key, weights.key_bias),
-      heads(sources, weights.value, weights.value_bias),
-    )
+    k, v = (heads(sources, weights.key, weights.key_bias), heads(sources, weights.value, weights.value_bias))
     context = attention.scaled_dot_product_attention(q, k, v, mask=mask, implementation="dense")
     return jnp.einsum("BNTW,NWM->BTM", context, weights.output) + weights.output_bias[None, None]
 

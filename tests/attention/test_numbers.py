@@ -98,14 +98,8 @@ ARGUMENTS = {
   ),
   "segments": (HUGE[1:], lambda v: positions.segment_positions(np.full(3, v))),
   "pad_id": ([2**31, np.uint32(2**32 - 1), -(2**31) - 1], lambda v: run("greedy", pad_id=v)),
-  "rng": (
-    NO_KEY,
-    lambda v: run("sample", rng=v),
-  ),
-  "dropout_rng": (
-    NO_KEY,
-    lambda v: attend(dropout_rate=0.5, dropout_rng=v),
-  ),
+  "rng": (NO_KEY, lambda v: run("sample", rng=v)),
+  "dropout_rng": (NO_KEY, lambda v: attend(dropout_rate=0.5, dropout_rng=v)),
   "scores": (
     [W.astype(complex), W > 0, W.astype(int)],
     lambda v: attention.masked_softmax(v, masks.causal()),

@@ -105,13 +105,7 @@ def expected(kind, inputs, **options):
   """Returns context, weights and logsumexp, computed in float64 by loops over all pairs."""
   score, queries, keys, values, bias = inputs
   result = reference.attend(
-    SCORES[kind].formula,
-    queries,
-    keys,
-    values,
-    bias=0.0 if bias is None else bias,
-    **vars(score),
-    **options,
+    SCORES[kind].formula, queries, keys, values, bias=0.0 if bias is None else bias, **vars(score), **options
   )
   return attention.AttentionOutput(*result)
 

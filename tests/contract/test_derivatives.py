@@ -41,10 +41,7 @@ NORMALIZERS = {
   "softpick": (lambda _: attention.Softpick(), 0.0),
   "stick_breaking": (lambda _: attention.StickBreaking(), 0.0),
   "monotonic": (lambda before: attention.Monotonic(before), RANDOM.dirichlet(np.ones(S), size=(B, T))),
-  "local": (
-    lambda centers: attention.GaussianWindow(centers, 1.5),
-    RANDOM.uniform(0, S - 1, size=(B, T)),
-  ),
+  "local": (lambda centers: attention.GaussianWindow(centers, 1.5), RANDOM.uniform(0, S - 1, size=(B, T))),
 }
 
 

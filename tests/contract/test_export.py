@@ -146,11 +146,7 @@ FUNCTIONS = {
   ),
   "jax_nn": (
     lambda q, k, v: attention.jax_nn.dot_product_attention(q, k, v, is_causal=True),
-    (
-      ("b t 4 8", normal("b t 4 8")),
-      ("b s 2 8", normal("b s 2 8")),
-      ("b s 2 8", normal("b s 2 8")),
-    ),
+    (("b t 4 8", normal("b t 4 8")), ("b s 2 8", normal("b s 2 8")), ("b s 2 8", normal("b s 2 8"))),
   ),
   "rotary": (lambda x: positions.rotary(x), (("b t 8", normal("b t 8")),)),
   "sinusoidal": (lambda x: x + positions.sinusoidal(x.shape[1], 8)[None], (("b t 8", normal("b t 8")),)),

@@ -28,10 +28,7 @@ MASKS = {
   "causal": (lambda: masks.causal(), lambda b, n, t, s: s <= t),
   "causal_ahead": (lambda: masks.causal(2), lambda b, n, t, s: s <= t + 2),
   "causal_behind": (lambda: masks.causal(offset=-1), lambda b, n, t, s: s <= t - 1),
-  "sliding_window": (
-    lambda: masks.sliding_window(1, 2),
-    lambda b, n, t, s: t - 1 <= s <= t + 2,
-  ),
+  "sliding_window": (lambda: masks.sliding_window(1, 2), lambda b, n, t, s: t - 1 <= s <= t + 2),
   "sliding_window_of_one": (lambda: masks.sliding_window(before=0, after=0), lambda b, n, t, s: s == t),
   "prefix": (lambda: masks.prefix(2), lambda b, n, t, s: s < 2),
   "source_lengths": (
@@ -51,10 +48,7 @@ MASKS = {
     lambda: masks.segments(target=over_heads(TARGET_SEGMENTS), source=over_heads(SOURCE_SEGMENTS)),
     lambda b, n, t, s: TARGET_SEGMENTS[b, t] == SOURCE_SEGMENTS[b, s],
   ),
-  "from_array": (
-    lambda: masks.from_array(jnp.asarray(ALLOWED)),
-    lambda b, n, t, s: ALLOWED[b, n, t, s],
-  ),
+  "from_array": (lambda: masks.from_array(jnp.asarray(ALLOWED)), lambda b, n, t, s: ALLOWED[b, n, t, s]),
   "from_function": (
     lambda: masks.from_function(lambda t, s: (s - t) % 3 != 1),
     lambda b, n, t, s: (s - t) % 3 != 1,
@@ -65,22 +59,13 @@ MASKS = {
   ),
   "array": (lambda: jnp.asarray(ALLOWED), lambda b, n, t, s: ALLOWED[b, n, t, s]),
   "array_of_batches": (lambda: jnp.asarray(ALLOWED[:, :1]), lambda b, n, t, s: ALLOWED[b, 0, t, s]),
-  "array_of_sources": (
-    lambda: jnp.asarray(ALLOWED[0, 0, 0]),
-    lambda b, n, t, s: ALLOWED[0, 0, 0, s],
-  ),
-  "array_of_targets": (
-    lambda: jnp.asarray(ALLOWED[:, :1, :, :1]),
-    lambda b, n, t, s: ALLOWED[b, 0, t, 0],
-  ),
+  "array_of_sources": (lambda: jnp.asarray(ALLOWED[0, 0, 0]), lambda b, n, t, s: ALLOWED[0, 0, 0, s]),
+  "array_of_targets": (lambda: jnp.asarray(ALLOWED[:, :1, :, :1]), lambda b, n, t, s: ALLOWED[b, 0, t, 0]),
   "and": (
     lambda: masks.causal(1) & masks.lengths(source=over_heads(SOURCE_LENGTHS)),
     lambda b, n, t, s: s <= t + 1 and s < SOURCE_LENGTHS[b],
   ),
-  "or": (
-    lambda: masks.prefix(2) | masks.sliding_window(0, 1),
-    lambda b, n, t, s: s < 2 or t <= s <= t + 1,
-  ),
+  "or": (lambda: masks.prefix(2) | masks.sliding_window(0, 1), lambda b, n, t, s: s < 2 or t <= s <= t + 1),
   "not": (
     lambda: ~masks.lengths(source=over_heads(SOURCE_LENGTHS)),
     lambda b, n, t, s: not s < SOURCE_LENGTHS[b],

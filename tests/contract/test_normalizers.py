@@ -88,10 +88,7 @@ HAND_VALUES = {
   "entmax15": (attention.Entmax15(), [0.83071891, 0.16928109, 0.0]),
   "sigmoid": (attention.Sigmoid(), [0.73105858, 0.5, 0.26894142]),
   "sigmoid_less_log_keys": (attention.Sigmoid(subtract_log_length=True), [0.47536689, 0.25, 0.10923178]),
-  "monotonic": (
-    attention.Monotonic(np.float32([[1.0, 0.0, 0.0]])),
-    [0.73105858, 0.13447071, 0.03616437],
-  ),
+  "monotonic": (attention.Monotonic(np.float32([[1.0, 0.0, 0.0]])), [0.73105858, 0.13447071, 0.03616437]),
   "hard": (attention.Monotonic(np.float32([[0.0, 1.0, 0.0]]), hard=True), [0.0, 1.0, 0.0]),
   "local": (attention.GaussianWindow(np.float32([1.0]), 1.0), [0.40348918, 0.24472847, 0.05460630]),
 }

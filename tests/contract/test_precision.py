@@ -33,10 +33,7 @@ SCORE_FUNCTIONS = {
     lambda q, k: attention.additive_scores(q, k, np.float32([1, 1])),
     np.tanh(2.0) + np.tanh(2.0**-4),
   ),
-  "bilinear": (
-    lambda q, k: attention.bilinear_scores(q, k, np.float32([[1, 0], [0, 1]])),
-    1 + 2.0**-10,
-  ),
+  "bilinear": (lambda q, k: attention.bilinear_scores(q, k, np.float32([[1, 0], [0, 1]])), 1 + 2.0**-10),
   "cosine": (attention.cosine_scores, 1.0),
 }
 

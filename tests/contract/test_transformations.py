@@ -145,10 +145,7 @@ TRANSFORMATIONS = {
   "jit": (lambda f, x: f(x), lambda f, x: f(x)),
   "grad": (lambda f, x: jax.grad(loss_of(f))(x), lambda f, x: jax.grad(loss_of(f))(x)),
   "jvp": (tangent_of, tangent_of),
-  "checkpoint": (
-    lambda f, x: jax.grad(jax.checkpoint(loss_of(f)))(x),
-    lambda f, x: jax.grad(loss_of(f))(x),
-  ),
+  "checkpoint": (lambda f, x: jax.grad(jax.checkpoint(loss_of(f)))(x), lambda f, x: jax.grad(loss_of(f))(x)),
   "forward_over_reverse": (
     lambda f, x: tangent_of(jax.grad(loss_of(f)), x),
     lambda f, x: tangent_of(jax.grad(loss_of(f)), x),

@@ -23,7 +23,7 @@ def write_run(folder, name):
 
 
 @pytest.mark.parametrize("name", ["run.part", "theirs", "run.package.part", "link.part"])
-def test_modules_in_the_folder_of_a_run_are_not_imported(tmp_path, monkeypatch, name):
+def test_modules_of_runs_are_not_imported(tmp_path, monkeypatch, name):
   folder = tmp_path / "run"
   (folder / "package").mkdir(parents=True)
   for file in ("part.py", "theirs.py", "package/__init__.py", "package/part.py"):
@@ -39,7 +39,7 @@ def test_modules_in_the_folder_of_a_run_are_not_imported(tmp_path, monkeypatch, 
     load(folder)
 
 
-def test_modules_in_the_folder_of_another_run_are_not_imported(tmp_path, monkeypatch):
+def test_modules_of_others_are_not_imported(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   folder, other = (write_run(tmp_path / name, "other.part:Name") for name in ("run", "other"))
   (other / "part.py").write_text("raise RuntimeError", "utf-8")

@@ -178,61 +178,6 @@ def attend(
   return result
 
 
-def multi_head_attention(queries, sources, weights, *, mask=True, bias=0.0):
-  """Returns the Result of multi-head attention, one head after another (Vaswani et al. 2017, 3.2.2).
-
-  `weights` has the fields of attention.MultiHeadWeights. Consecutive query heads share a key head (Ainslie et
-  al. 2023, arXiv:2305.13245). The context is [... T D], the weights are [... N T S].
-  """
-  query, key, value, output = map(_float64, weights[:4])
-  query_bias, key_bias, value_bias, output_bias = (
-    0.0 if term is None else _float64(term) for term in weights[4:]
-  )
-  N, H = query.shape[1:]
-  group = N // key.shape[1]
-  queries, sources = _float64(queries), _float64(sources)
-  leading = np.broadcast_shapes(queries.shape[:-2], sources.shape[:-2])
-  pairs = (*leading, N, queries.shape[-2], sources.shape[-2])
-  mask, bias = np.broadcast_to(mask, pairs), np.broadcast_to(_float64(bias), pairs)
-  heads = []
-  for n in range(N):
-    k = n // group
-    heads.append(
-      attend(
-        dot_product,
-        queries @ query[:, n] + np.broadcast_to(query_bias, (N, H))[n],
-        sources @ key[:, k] + np.broadcast_to(key_bias, key.shape[1:])[k],
-        sources @ value[:, k] + np.broadcast_to(value_bias, value.shape[1:])[k],
-        mask=mask[..., n, :, :],
-        bias=bias[..., n, :, :],
-        scale=1 / np.sqrt(H),
-      )
-    )
-  return Result(
-    context=sum(head.context @ output[n] for n, head in enumerate(heads)) + output_bias,
-    weights=np.stack([head.weights for head in heads], axis=-3),
-    logsumexp=np.stack([head.logsumexp for head in heads], axis=-2),
-  )
-
-
-def derivative(function, x, direction, step=1e-5):
-  """Returns the derivative of `function` at array `x` along `direction`, by central differences."""
-  x, direction = _float64(x), _float64(direction)
-  ahead, behind = function(x + step * direction), function(x - step * direction)
-  return (ahead - behind) / (2 * step)
-
-
-def gradient(function, x):
-  """Returns d function / d x for every element of array `x`, stacked as the last axes."""
-  x = _float64(x)
-  slopes = []
-  for index in np.ndindex(*x.shape):
-    direction = np.zeros_like(x)
-    direction[index] = 1.0
-    slopes.append(derivative(function, x, direction))
-  return np.moveaxis(np.reshape(slopes, (*x.shape, *np.shape(slopes[0]))), range(x.ndim), range(-x.ndim, 0))
-
-
 def _float64(array):
   return np.asarray(array).astype(np.float64)
 

@@ -24,11 +24,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-  [
-    "experiments.cli.flags",
-    "experiments.training.loop",
-    "experiments.figures.run_figures",
-  ]
+  ["experiments.cli.flags", "experiments.training.loop", "experiments.figures.run_figures"]
 )
 
 

@@ -252,7 +252,7 @@ def test_lists_of_numbers_are_taken():
   np.testing.assert_allclose(heads, desired, **CLOSE)
 
 
-def test_calls_of_equal_shapes_share_a_trace():
+def test_equal_shapes_share_a_trace():
   traces = []
 
   @eager_jit

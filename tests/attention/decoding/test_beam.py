@@ -298,10 +298,7 @@ def test_closed_over_memory_is_not_repeated():
     ({"beam_size": 2, "max_length": 0}, "max_length must be an integer of at least 1, got 0"),
     ({"beam_size": 2, "n_best": 3}, "n_best must be at most beam_size=2, got 3"),
     ({"beam_size": 2, "n_best": 0}, "n_best must be an integer of at least 1, got 0"),
-    (
-      {"beam_size": 2, "length_penalty": -0.5},
-      "length_penalty must be 0 or above, .*, got -0.5",
-    ),
+    ({"beam_size": 2, "length_penalty": -0.5}, "length_penalty must be 0 or above, .*, got -0.5"),
     ({"beam_size": 2, "length_penalty": 1e3}, "finite in float32, got 1000.0"),
   ],
   ids=str,

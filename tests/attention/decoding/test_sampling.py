@@ -325,7 +325,7 @@ def test_smallest_top_p_keeps_the_likeliest():
   )
 
 
-def test_sequences_without_end_token_do_not_end():
+def test_sequences_without_end_never_end():
   options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": -1}
   greedy = decoding.greedy(step, STATES, **options)
   result = decoding.beam_search(step, STATES, beam_size=1, **options)
@@ -351,7 +351,7 @@ def test_greedy_chooses_the_first_largest_logit(logits, float64):
 FIRST = np.array([4, 1, 9, 4, 12])
 
 
-def test_each_sequence_may_have_its_first_token():
+def test_sequences_may_have_first_tokens():
   result = search_greedily(bos_id=FIRST)
   desired = [by_loops(state, bos_id=token)[0] for state, token in zip(STATES, FIRST, strict=True)]
   np.testing.assert_array_equal(search_greedily(bos_id=FIRST.astype(np.uint8)).tokens, desired)

@@ -117,8 +117,7 @@ class OwnMask(masks.Mask):
 
 
 @pytest.mark.parametrize(
-  ("both", "block_sizes"),
-  [((T, S), (2, 2)), ((1, S), (T, 2)), ((T, 1), (2, S)), ((1, 1), (2, 2))],
+  ("both", "block_sizes"), [((T, S), (2, 2)), ((1, S), (T, 2)), ((T, 1), (2, S)), ((1, 1), (2, 2))]
 )
 def test_arrays_are_cut_by_position(both, block_sizes):
   rng = np.random.default_rng(0)

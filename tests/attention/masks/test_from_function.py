@@ -288,18 +288,12 @@ def test_block_mask_gets_tile_bounds():
       r"function must be a function of query and key positions, got an array; use from_array",
     ),
     ((lambda t, s: s <= t, True), r"block_summary must be a function of query and key positions, got True"),
-    (
-      (lambda t, s: s <= t, lambda t, s: s[0] <= t[1]),
-      r"block_summary must return a pair, \(any, ",
-    ),
+    ((lambda t, s: s <= t, lambda t, s: s[0] <= t[1]), r"block_summary must return a pair, \(any, "),
     (
       (lambda t, s: s <= t, lambda t, s: (s[0], s[1] <= t[0])),
       r"block_summary must return booleans.*got int32",
     ),
-    (
-      (lambda t, s: s <= t, lambda t, s: (True, True, True)),
-      r"must return a pair.*True, True, True",
-    ),
+    ((lambda t, s: s <= t, lambda t, s: (True, True, True)), r"must return a pair.*True, True, True"),
   ],
 )
 def test_invalid_functions_raise(arguments, words):

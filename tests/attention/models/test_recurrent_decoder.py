@@ -113,11 +113,7 @@ def test_monotonic_attention_is_hard_in_steps():
 
 
 @pytest.mark.parametrize(
-  ("kind", "options"),
-  [
-    ("additive", {**ALL, **LUONG, **DROPOUT}),
-    ("location_aware", {**ALL, **DROPOUT}),
-  ],
+  ("kind", "options"), [("additive", {**ALL, **LUONG, **DROPOUT}), ("location_aware", {**ALL, **DROPOUT})]
 )
 def test_training_ignores_padding(kind, options):
   module = decoder(attention=kind, **options)

@@ -98,7 +98,7 @@ def test_wrong_and_missing_baselines_are_listed(monkeypatch):
     timing.measure(CAUSAL, ("attention dense",), repeats=1, peak=1e9)
 
 
-def test_peak_growth_is_that_of_the_call():
+def test_peak_growth_is_measured_per_call():
   growth = timing.peak_growth_mib(lambda: np.ones(2**23).sum())  # 64 MiB, freed at the end
   assert growth is None or 60 <= growth <= 90
 

@@ -47,7 +47,7 @@ def test_config_files_hold_objects(tmp_path, write_module):
   assert load_config(str(path)) == config  # the file has been imported as a module, too
 
 
-def test_config_files_outside_the_path_hold_no_objects(tmp_path):
+def test_outside_config_files_hold_no_objects(tmp_path):
   path = tmp_path / "my_config.py"
   path.write_text(
     "from configs import base\ndef own(config):\n  pass\n"

@@ -38,7 +38,7 @@ def test_default_config_works_in_any_folder(tmp_path):
     ("os.write(os.open('/dev/full', os.O_WRONLY), b'a')", "error: could not write: No space left on device"),
   ],
 )
-def test_full_memory_and_disks_are_one_line(main, line):
+def test_full_disks_print_one_line(main, line):
   finished = run_main(main)
   assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished
   assert finished.stderr.startswith(line)

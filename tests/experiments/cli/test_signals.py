@@ -114,7 +114,7 @@ def test_signals_in_callbacks_are_not_lost():
     assert_ends(process, 130)
 
 
-def test_terminated_children_do_not_stop_the_parent():
+def test_terminated_children_never_stop_parents():
   program = """
 import multiprocessing, time
 from experiments.cli.signals import exit_on_signals, stop_requests

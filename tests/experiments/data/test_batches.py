@@ -12,12 +12,7 @@ from experiments.data.batches import group_by_length, make_batch, padded_length,
 def test_batches_match_worked_example():
   alignments = [{(0, 1), (0, 0)}, frozenset({(2, 0)})]
   batch = make_batch(
-    [[7, 8], [9]],
-    [[5], [6, 4, 11]],
-    source_length=3,
-    target_length=5,
-    num_rows=3,
-    alignments=alignments,
+    [[7, 8], [9]], [[5], [6, 4, 11]], source_length=3, target_length=5, num_rows=3, alignments=alignments
   )
   assert batch.sources.tolist() == [[7, 8, 2], [9, 2, 0], [0, 0, 0]]
   assert batch.source_lengths.tolist() == [3, 2, 0]

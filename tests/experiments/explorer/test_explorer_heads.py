@@ -27,7 +27,7 @@ def path_of(tmp_path):
   return write
 
 
-def test_heads_are_selected_and_tokens_are_found(path_of):
+def test_heads_and_tokens_are_found(path_of):
   path = path_of(weights=SELF, tokens=TOKENS)
   with opened(path) as shown:
     assert shown.locator(".overview canvas").count() == 6

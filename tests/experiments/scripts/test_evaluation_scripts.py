@@ -66,7 +66,7 @@ def test_runs_are_tested_for_significance(trained, transformer, run, tmp_path):
   assert failed.code == 2 and "runs must have the same sentences, got different ones in" in failed.errors
 
 
-def test_exported_sentences_are_those_of_the_task(run, tmp_path):
+def test_exported_sentences_equal_the_task(run, tmp_path):
   # Training sentences depend on the seed, test sentences do not.
   for split, name, seed in (("train", "a.tsv", 5), ("test", "b.tsv.gz", 0)):
     path = tmp_path / name

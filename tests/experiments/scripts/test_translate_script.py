@@ -149,7 +149,7 @@ def test_maps_are_written(trained, run, tmp_path):
   assert len(finished.output.splitlines()) == 1 and figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_ensembles_of_one_run_are_the_run(trained, run, error_of):
+def test_ensembles_of_one_equal_it(trained, run, error_of):
   text = "--text=the red cat sleeps"
   single, twice = (
     run("translate", f"--workdir={folders}", text, "--checkpoint=last").output

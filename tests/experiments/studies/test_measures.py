@@ -60,7 +60,7 @@ def test_scores_are_split_by_length():
   assert scores == {"3-5 words/match": 1.0, "6-8 words/match": 0.0, "9-9 words/match": 1.0}
 
 
-def test_error_rates_are_those_of_shifted_weights():
+def test_error_rates_of_shifted_weights():
   links = frozenset({(0, 0), (1, 1), (2, 0)})
   examples = [Example(("a", "b"), ("c", "d", "e"), links, "a b", "c d e")]
   weights = np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0], [1, 0, 0.0]])  # one step late
@@ -83,7 +83,7 @@ def test_error_rates_are_those_of_shifted_weights():
   }
 
 
-def test_lower_bound_has_one_link_per_word():
+def test_bounds_have_one_link_per_word():
   pairs = [sentence_sampler.pair(seed=0, split="test", index=i) for i in range(1000)]
   num_right = sum(len({t for t, _ in pair.alignment}) for pair in pairs)
   total = sum(len(pair.target) + len(pair.alignment) for pair in pairs)
