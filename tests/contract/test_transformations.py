@@ -144,7 +144,6 @@ def exported(function, arrays):
 TRANSFORMATIONS = {
   "jit": (lambda f, x: f(x), lambda f, x: f(x)),
   "grad": (lambda f, x: jax.grad(loss_of(f))(x), lambda f, x: jax.grad(loss_of(f))(x)),
-  "jvp": (tangent_of, tangent_of),
   "checkpoint": (lambda f, x: jax.grad(jax.checkpoint(loss_of(f)))(x), lambda f, x: jax.grad(loss_of(f))(x)),
   "forward_over_reverse": (
     lambda f, x: tangent_of(jax.grad(loss_of(f)), x),
@@ -164,9 +163,7 @@ TRANSFORMATIONS = {
 }
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-@pytest.mark.parametrize("name", CASES)
-def test_every_transformation_equals_plain_calls(name, implementation):
+def assert_equals_plain_calls(name, implementation, transformations):
   function, arrays = CASES[name]
 
   # One program compiles faster than one per transformation.
@@ -175,12 +172,24 @@ def test_every_transformation_equals_plain_calls(name, implementation):
     transformed = functools.partial(function, implementation=implementation)
     plain = functools.partial(function, implementation="dense")
     return {
-      name: (transform(transformed, arrays), desired(plain, arrays))
-      for name, (transform, desired) in TRANSFORMATIONS.items()
+      name: (TRANSFORMATIONS[name][0](transformed, arrays), TRANSFORMATIONS[name][1](plain, arrays))
+      for name in transformations
     }
 
   for transformation, (actual, desired) in run(arrays).items():
     chex.assert_trees_all_close(actual, desired, **GRADIENTS, custom_message=transformation)
+
+
+@pytest.mark.parametrize(
+  ("kind", "implementation"), [*((kind, "blockwise") for kind in SCORES), ("additive", "dense")]
+)
+def test_scores_under_every_transformation(kind, implementation):
+  assert_equals_plain_calls(kind, implementation, TRANSFORMATIONS)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in SCORES])
+def test_options_under_transformations(name):
+  assert_equals_plain_calls(name, "blockwise", ["grad", "forward_over_reverse", "vmap_of_grad"])
 
 
 @pytest.mark.parametrize("name", CASES)
