@@ -18,8 +18,8 @@ B, T, S = DIMS["BTS"]
 ALLOWED = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
 
 
-def check(function, inputs):
-  check_grads(jax.jit(function), (inputs,), order=2, modes=["fwd", "rev"], rtol=1e-4, atol=1e-4)
+def check(function, inputs, modes):
+  check_grads(jax.jit(function), (inputs,), order=2, modes=modes, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", SCORES)
@@ -28,7 +28,7 @@ def test_derivatives_of_scores(kind):
     context, weights, logsumexp = attend_fully(inputs, mask=ALLOWED, implementation="dense")
     return context, weights, logsumexp[1:]
 
-  check(results, draw(kind, "TH", "SH", "SD", dtype=np.float64))
+  check(results, draw(kind, "TH", "SH", "SD", dtype=np.float64), ["fwd", "rev"])
 
 
 RANDOM = np.random.default_rng(7)
@@ -65,4 +65,4 @@ def test_derivatives_of_normalizers(make, array):
     )
     return output.context, output.weights
 
-  check(results, (inputs, np.asarray(array)))
+  check(results, (inputs, np.asarray(array)), ["rev"])
