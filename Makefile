@@ -25,7 +25,7 @@ help:
 train: $(INSTALLED)
 	$(BIN)/python -m experiments.train
 
-# A file of tests has at most one mark of its tier: `slow` and `nightly`, and `eight_devices` if it needs several
+# A file of tests has at most one mark of its tier, `slow` or `nightly`, and `eight_devices` if it needs several
 # devices. Most of the time of tests is compilation. With QUICK_COMPILATION, programs are compiled without most
 # optimizations, in a third of the time. `make test-all` compiles the contract with the default options, so that
 # its numbers are those of users.
@@ -35,7 +35,7 @@ FIRST := tests/test_imports.py $(addprefix tests/experiments/,cli data compariso
 
 test: $(INSTALLED)
 ifdef K
-	$(BIN)/python -m pytest -k "$(K)"
+	$(BIN)/python -m pytest -m "not nightly" -k "$(K)"
 else
 	QUICK_COMPILATION=1 $(PYTEST) -m "not slow and not nightly and not eight_devices" $(FIRST) tests
 endif

@@ -60,6 +60,13 @@ def pytest_configure(config):
       COMPILED.mkdir()
 
 
+def pytest_collection_modifyitems(items):
+  """Skips tests of several devices on one."""
+  for item in items:
+    if DEVICES < 8 and item.get_closest_marker("eight_devices"):
+      item.add_marker(pytest.mark.skip(reason="needs DEVICES=8"))
+
+
 def pytest_collection_finish(session):
   """Reduces garbage collection, since tracing creates many objects."""
   gc.set_threshold(200_000, 50, 100)

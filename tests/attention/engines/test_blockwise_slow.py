@@ -12,29 +12,12 @@ import attention
 from attention import masks
 from attention.arrays import device
 from attention.engines import plan
+from tests.attention.engines.test_blockwise import assert_equals_dense, draw
 
 pytestmark = pytest.mark.slow
 
 B, N, T, S, H, D = 2, 7, 3, 5, 11, 13
 CLOSE = {"rtol": 3e-5, "atol": 3e-5}
-
-
-def draw(*shapes):
-  rng = np.random.default_rng(0)
-  return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-
-
-def assert_equals_dense(function, *arrays):
-  """Asserts that the results and gradients of function(implementation, *arrays) equal those of "dense"."""
-
-  def both_passes(implementation):
-    def loss(arrays):
-      context = function(implementation, *arrays)
-      return jnp.sum(jnp.sin(context)), context
-
-    return jax.jit(jax.grad(loss, has_aux=True))(arrays)
-
-  chex.assert_trees_all_close(both_passes("blockwise"), both_passes("dense"), **CLOSE)
 
 
 @attention.register_pytree

@@ -1,4 +1,4 @@
-"""The training loop, in this process. tests/experiments/test_scripts.py runs the script."""
+"""The training loop, in this process. tests/experiments/scripts/test_train_script.py runs the script."""
 
 import dataclasses
 import json

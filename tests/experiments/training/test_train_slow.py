@@ -1,9 +1,7 @@
 """Divergence, signals and patience of training."""
 
 import io
-import os
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -20,26 +18,11 @@ from experiments.devices.sharding import make_mesh
 from experiments.learning.model import make_task_model
 from experiments.learning.step import LossSums, TrainState, abstract_state, make_train_spec
 from experiments.runs import load, workdir
-from experiments.runs.checkpoints import open_checkpoints
 from experiments.runs.record import read_record
 from experiments.training import hooks, loop
+from tests.experiments.training.test_train import checkpoints_of, terminate, validations_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_users_run")]
-
-
-def checkpoints_of(folder):
-  return open_checkpoints(CONFIG, folder)
-
-
-def validations_of(folder):
-  """Returns the validation losses of a run, by step."""
-  records = workdir.read_metrics(folder)
-  return {r["step"]: r["validation/loss"] for r in records if "validation/loss" in r}
-
-
-def terminate(state):
-  os.kill(os.getpid(), signal.SIGTERM)
-  return state
 
 
 def lose_one_parameter(state):
