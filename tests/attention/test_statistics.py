@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
-B, T, S, H = 2, 3, 5, 11
+T, S, H = 3, 5, 11
 MASK = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
 RNG = np.random.default_rng(0)
 ARRAYS = tuple(RNG.normal(size=shape).astype(np.float32) for shape in ((T, H), (S, H), (T, S)))

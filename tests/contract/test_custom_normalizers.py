@@ -11,7 +11,7 @@ from cases import DIMS, FLOAT32, draw
 
 import attention
 
-B, T, S = DIMS["BTS"]
+T, S = DIMS["TS"]
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from tests.attention.engines.test_blockwise import assert_equals_dense, draw
 
 pytestmark = pytest.mark.slow
 
-B, N, T, S, H, D = 2, 7, 3, 5, 11, 13
+N, T, S, H, D = 7, 3, 5, 11, 13
 CLOSE = {"rtol": 3e-5, "atol": 3e-5}
 
 

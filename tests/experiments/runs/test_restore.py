@@ -1,21 +1,23 @@
-"""Warm starts, and ensembles of one run. test_restore_slow.py trains more runs."""
+"""Warm starts, and ensembles of one run and of several."""
 
 import dataclasses
+import shutil
+import signal
 
 import chex
 import jax
 import numpy as np
 import pytest
-from helpers.small_runs import CONFIG, config_with
+from helpers.small_runs import CONFIG, STEPS, config_with
 
 from configs import base
-from experiments.cli.errors import UserError
+from experiments.cli.errors import Preempted, UserError
 from experiments.data.tasks import make_task
 from experiments.devices.sharding import make_mesh
 from experiments.learning.model import make_task_model
 from experiments.learning.step import init_state, make_rngs, make_train_spec
-from experiments.runs import load, load_ensemble
-from experiments.runs.record import Record, language_digest, write_run
+from experiments.runs import load, load_ensemble, workdir
+from experiments.runs.record import Record, language_digest, read_config, write_run
 from experiments.runs.restore import kept_params, warm_start
 from experiments.runs.workdir import WorkdirError
 from experiments.training import loop
@@ -89,3 +91,78 @@ def test_ensembles_average_their_members(trained):
   for folders in ([], str(trained)):
     with pytest.raises(WorkdirError, match="folders must be a list of at least one folder, got"):
       load_ensemble(folders)
+
+
+def test_constant_schedules_can_be_longer(trained, tmp_path):
+  longer = config_with({"num_train_steps": STEPS + 3})
+  loop.train(longer, tmp_path / "straight")
+  shutil.copytree(trained, tmp_path / "longer")
+  workdir.write_results(tmp_path / "longer", {})
+  loop.train(longer, tmp_path / "longer")
+  extended, uninterrupted = (workdir.read_metrics(tmp_path / name) for name in ("longer", "straight"))
+  assert [record for record in extended if record["step"] != STEPS] == [
+    record for record in uninterrupted if record["step"] != STEPS
+  ]
+  assert read_config(tmp_path / "longer") == longer
+  assert [path.name for path in (tmp_path / "longer").glob("results*")] == [f"results.{STEPS}_steps.json"]
+  with pytest.raises(WorkdirError, match=rf"train.num_train_steps {STEPS + 3} \(now {STEPS}\)"):
+    loop.train(CONFIG, tmp_path / "longer")
+
+
+def test_resuming_needs_no_source_run(trained, tmp_path, break_step):
+  def terminate(state):
+    signal.raise_signal(signal.SIGTERM)
+    return state
+
+  source = shutil.copytree(trained, tmp_path / "other")
+  config = config_with(init_from=str(source), seed=5)
+  break_step(1, terminate)
+  with pytest.raises(Preempted):
+    loop.train(config, tmp_path / "stopped")
+  break_step(0, terminate)  # never
+  loop.train(config, tmp_path / "whole")
+  shutil.rmtree(source)
+  loop.train(config, tmp_path / "stopped")
+  resumed, uninterrupted = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
+  assert resumed == uninterrupted
+
+
+def test_new_words_get_new_embeddings(tmp_path, capsys):
+  words = {"a": "uno", "b": "due", "c": "tre", "d": "quattro"}
+  for name, known in (("first", "abc"), ("second", "abcd")):
+    lines = [f"{x} {y}\t{words[x]} {words[y]}\n" for x in known for y in known]
+    (tmp_path / f"{name}.tsv").write_text("".join(lines), "utf-8")
+
+  def train(name, **fields):
+    file = str(tmp_path / f"{name}.tsv")
+    files = {"train_file": file, "validation_file": file}
+    data = base.Data(task="parallel_text", num_buckets=1, min_count=1, **files)
+    loop.train(config_with({"learning_rate": 1e-9}, data=data, **fields), tmp_path / name)
+    return load(tmp_path / name), capsys.readouterr().out
+
+  before, _ = train("first")
+  after, output = train("second", init_from=str(tmp_path / "first"))
+  assert "vocabularies extended by 1 source word and 1 target word with new embeddings" in output
+  for side, word in (("source", "d"), ("target", "quattro")):
+    old, new = (getattr(translator.task, side).vocabulary.words for translator in (before, after))
+    assert new == (*old, word)
+  extended = 0
+  for old, new in zip(jax.tree.leaves(before.params), jax.tree.leaves(after.params), strict=True):
+    extended += old.shape != new.shape
+    np.testing.assert_allclose(new[tuple(map(slice, old.shape))], old, atol=1e-6)
+  assert extended >= 3  # two embeddings, and the output projection
+  _, output = train("second", init_from=str(tmp_path / "first"))
+  assert "extended" not in output
+
+
+def test_ensembles_need_same_vocabularies(trained, tmp_path):
+  for name, fields in (("seed", {"seed": 1}), ("scan", {"data": base.Data(task="scan", num_buckets=1)})):
+    config = config_with({"num_train_steps": 1}, **fields)
+    loop.train(config, tmp_path / name)
+  both = load_ensemble([trained, tmp_path / "seed"], decode_options={"beam_size": 2})
+  assert both.decode_options.beam_size == 2
+  (translation,) = both.translate(["the cat"])
+  assert np.isfinite(translation.score)
+  message = f"must have the same vocabularies, got different ones in {trained} and {tmp_path / 'scan'}$"
+  with pytest.raises(WorkdirError, match=message):
+    load_ensemble([trained, tmp_path / "scan"])
