@@ -143,7 +143,9 @@ def curves(
   rows = math.ceil(len(panels) / columns)
   figure = new_figure(4.4 * columns + legend, 3.6 * rows)
   grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share_y else False)
-  for axes, (title, lines) in zip(grid.flat, panels.items(), strict=True):
+  for axes in grid.flat[len(panels) :]:
+    axes.remove()
+  for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
     x_values = sorted({x_value for points in lines.values() for x_value in points})
     if doubles:
       axes.set_xscale("log", base=2)

@@ -142,8 +142,8 @@ class MetricsWriter(contextlib.AbstractContextManager):
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
     with self._disk_errors():
       write_text(self._path, "".join(map(_line, kept)))
-      self._file = self._path.open("a", encoding="utf-8")
       (folder / "tensorboard").mkdir(exist_ok=True)
+      self._file = self._path.open("a", encoding="utf-8")
       # The thread of a SummaryWriter would wait forever on a full disk.
       self._board = EventsWriter(str(folder / "tensorboard" / "events"))
       # TensorBoard discards records from this step on.
