@@ -169,7 +169,7 @@ def curves(
         elinewidth=0.8,
       )
     _style_axes(axes, title, x)
-  for axes in grid[:, -1]:
+  for axes in (*grid[:-1, -1], grid.flat[len(panels) - 1]):  # the last panel of each row
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
   return figure
 
