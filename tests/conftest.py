@@ -5,6 +5,10 @@ import os
 import pathlib
 import shutil
 
+# JAX reads this when it is imported. Otherwise XLA may print, for each cached program, that it was compiled
+# for another processor.
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
 import hypothesis
 import jax
 import pytest
@@ -22,8 +26,6 @@ KEEP = {
 for name, value in KEEP.items():
   jax.config.update(name, value)
   os.environ[name.upper()] = str(value)
-# Without this, XLA may print for each cached program that it was compiled for another processor.
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 # Without QUICK_COMPILATION, programs are compiled as users compile them. With it, compilation takes a third
 # of the time: without most optimizations, and with XLA's old emitter of loops (removed in JAX 0.11). It
