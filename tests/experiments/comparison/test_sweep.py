@@ -5,6 +5,7 @@ import dataclasses
 import sys
 
 import pytest
+from helpers.small_runs import write_finished_run
 
 from configs import base
 from examples.custom_components import gaussian
@@ -12,7 +13,6 @@ from experiments.cli import config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.comparison import sweep
 from experiments.runs import workdir
-from experiments.runs.record import Record, write_record
 from experiments.runs.workdir import WorkdirError
 
 CHOICES = {"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}
@@ -20,11 +20,7 @@ SEVEN_STEPS = base.Config(train=base.Train(num_train_steps=7))
 
 
 def finish(folder, run, results):
-  """Creates the folder of a finished run."""
-  folder = folder / run.name
-  folder.mkdir()
-  write_record(folder, Record(run.config, {}, ""))
-  workdir.write_json(folder / "results.json", results)
+  write_finished_run(folder / run.name, run.config, results)
 
 
 def test_each_combination_is_a_run():

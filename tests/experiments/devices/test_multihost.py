@@ -52,8 +52,7 @@ def two_processes(folder, *second_flags):
 def alone(tmp_path_factory):
   """The folder of a run with one process."""
   folder = tmp_path_factory.mktemp("runs") / "alone"
-  finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
-  assert finished.code == 0, finished
+  scripts.succeed("train", f"--workdir={folder}", *FLAGS)
   return folder
 
 
@@ -76,7 +75,7 @@ def test_one_process_resumes_two(alone, tmp_path):
   (step,) = (int(path.name) for path in (folder / "checkpoints").iterdir())
   message = f"stopped at step {step}; run the same command again to resume"
   assert [process.errors.splitlines()[-1] for process in finished] == [message] * 2
-  assert f"resuming after step {step}" in scripts.run("train", f"--workdir={folder}", *FLAGS).output
+  assert f"resuming after step {step}" in scripts.succeed("train", f"--workdir={folder}", *FLAGS).output
   assert_same_run(folder, alone)
 
 

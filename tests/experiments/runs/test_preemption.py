@@ -59,8 +59,7 @@ def test_killed_runs_have_the_same_bits(tmp_path):
   were_partial = [kill(killed, text, rng.uniform(0, seconds)) for text, seconds in moments]
   assert any(were_partial), "no checkpoint was interrupted"
   for folder in (killed, whole):
-    finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
-    assert finished.code == 0, finished
+    scripts.succeed("train", f"--workdir={folder}", *FLAGS)
   checkpoint, expected = map(scripts.newest_checkpoint, (killed, whole))
   assert (checkpoint.step, checkpoint.position) == (expected.step, expected.position)
   chex.assert_trees_all_equal(checkpoint.state, expected.state)
