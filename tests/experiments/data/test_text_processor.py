@@ -1,7 +1,6 @@
 """Languages: tokenizers with their vocabularies."""
 
 import functools
-import re
 
 import pytest
 
@@ -74,14 +73,11 @@ def test_broken_files_are_errors(tmp_path):
   learn("subword").save(tmp_path, "source")
   model, vocabulary = tmp_path / "subwords.source.model", tmp_path / "vocabulary.source.txt"
   learn("subword", vocabulary_size=284).vocabulary.save(vocabulary)
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError, match=f"^{model}: the subword model does not match {vocabulary}$"):
     load()
-  assert str(caught.value) == f"{model}: the subword model does not match {vocabulary}"
   model.write_bytes(model.read_bytes()[:-7])
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError, match=rf"^{model}: model must be a sentencepiece model, got \d+ invalid"):
     load()
-  message = rf"{re.escape(str(model))}: model must be a sentencepiece model, got \d+ invalid bytes"
-  assert re.fullmatch(message, str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +90,5 @@ def test_broken_files_are_errors(tmp_path):
   ],
 )
 def test_invalid_options_are_errors(tokenization, options, message):
-  with pytest.raises(ValueError, match=message) as caught:
+  with pytest.raises(ValueError, match=f"^{message}.*$"):  # one line
     learn(tokenization, **options)
-  assert "\n" not in str(caught.value)

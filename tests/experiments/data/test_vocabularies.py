@@ -1,5 +1,6 @@
 """Words and their ids."""
 
+import re
 import string
 
 import pytest
@@ -69,16 +70,13 @@ COUNT = "the count of the most frequent word"
   ],
 )
 def test_invalid_arguments_are_errors(call, message):
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
     call()
-  assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("content", [b"", b"il\n\nla\n", b"il\nil\n", b"il la\n", b"perch\xe9"])
 def test_invalid_files_are_errors(tmp_path, content):
   path = tmp_path / "words.txt"
   path.write_bytes(content)
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError, match=f"^{path}: invalid vocabulary file: .*$"):  # one line
     Vocabulary.load(path)
-  assert str(caught.value).startswith(f"{path}: invalid vocabulary file: ")
-  assert "\n" not in str(caught.value)
