@@ -16,18 +16,8 @@ from attention.models.seq2seq import OutputFeatures
 from configs import base
 from experiments.data.batches import make_batch
 from experiments.devices.sharding import make_mesh
+from experiments.learning import step
 from experiments.learning.optimizer import learning_rate, make_optimizer, make_schedule
-from experiments.learning.step import (
-  TrainState,
-  abstract_state,
-  eval_params,
-  init_state,
-  is_finite,
-  make_rngs,
-  make_step,
-  make_train_spec,
-  zero_sums,
-)
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
 
@@ -63,7 +53,7 @@ OPTIMIZER = make_optimizer(
 @functools.cache  # a spec is compiled once
 def make_spec(model=SmallModel(), dtype="float32", **train):  # noqa: B008 (a Flax module is constant)
   config = base.Config(model=base.Model(dtype=dtype), train=base.Train(**train))
-  return dataclasses.replace(make_train_spec(config, model, make_mesh()), optimizer=OPTIMIZER)
+  return dataclasses.replace(step.make_train_spec(config, model, make_mesh()), optimizer=OPTIMIZER)
 
 
 def batch_of(seed=0, num_rows=3):
@@ -79,20 +69,20 @@ def batch_of(seed=0, num_rows=3):
   )
 
 
-def start_of(spec, step=0):
+def start_of(spec, num_steps=0):
   """Returns a state with random parameters, equal for all specs."""
   rng = np.random.default_rng(0)
-  shapes = abstract_state(spec).params
+  shapes = step.abstract_state(spec).params
   params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
   average = jax.tree.map(jnp.copy, params) if spec.train.ema_decay else None
-  return TrainState(jnp.int32(step), params, average, spec.optimizer.init(params), zero_sums())
+  return step.TrainState(jnp.int32(num_steps), params, average, spec.optimizer.init(params), step.zero_sums())
 
 
 def run(spec, state, *batches, seed=0):
   """Runs steps on a copy of the state, because steps donate it. Returns the state and gradient norms."""
   state, norms = jax.tree.map(jnp.copy, state), []
   for batch in batches:
-    state, norm = make_step(spec)(state, batch, jax.random.key(seed))
+    state, norm = step.make_step(spec)(state, batch, jax.random.key(seed))
     norms.append(norm)
   return state, norms  # norms are not donated
 
@@ -137,13 +127,13 @@ def test_steps_match_adam():
   assert min(norms) < CLIP_NORM < max(norms)
   chex.assert_trees_all_close(state.params, params, rtol=1e-4, atol=1e-4)
   chex.assert_trees_all_close((state.step, *state.sums), (2, total, 2.0 * 13), rtol=1e-5)
-  assert eval_params(state) is state.params
+  assert step.eval_params(state) is state.params
 
 
 def test_dropout_depends_on_seed_and_step():
   spec = make_spec(SmallModel(dropout_rate=0.5), ema_decay=EMA_DECAY)
   keys = [(0, 0), (0, 1), (1, 0), (1, 1)]
-  states = [run(spec, start_of(spec, step), batch_of(), seed=seed)[0] for seed, step in keys * 2]
+  states = [run(spec, start_of(spec, count), batch_of(), seed=seed)[0] for seed, count in keys * 2]
   losses = [float(state.sums.loss) for state in states]
   assert losses[:4] == losses[4:] and len(set(losses)) == 4
 
@@ -157,7 +147,7 @@ def test_average_follows_its_recurrence():
     state, _ = run(spec, state, batch_of(t))
     average = jax.tree.map(lambda a, p, d=decay: d * a + (1 - d) * p, average, state.params)
     chex.assert_trees_all_close(state.average, average, rtol=1e-5, atol=1e-5)
-  assert eval_params(state) is state.average
+  assert step.eval_params(state) is state.average
 
 
 def test_accumulation_equals_full_batch():
@@ -197,7 +187,7 @@ def test_attention_losses_are_added():
 def test_attention_losses_need_weights(name):
   spec = make_spec(SmallModel(has_weights=False), **{name: 1.0})
   with pytest.raises(ValueError, match="need a decoder that returns weights, got None"):
-    make_step(spec).lower(start_of(spec), batch_of(), jax.random.key(0))
+    step.make_step(spec).lower(start_of(spec), batch_of(), jax.random.key(0))
 
 
 def test_bfloat16_keeps_float32_parameters():
@@ -215,43 +205,43 @@ def test_bfloat16_keeps_float32_parameters():
 
 def test_initial_state_depends_on_seed():
   spec = make_spec(ema_decay=0.9)
-  first, same_seed, other_seed = (init_state(spec, make_rngs(seed).params) for seed in (0, 0, 1))
-  assert len({str(jax.random.key_data(rng)) for seed in (0, 1) for rng in make_rngs(seed)}) == 4
+  first, same_seed, other_seed = (step.init_state(spec, step.make_rngs(seed).params) for seed in (0, 0, 1))
+  assert len({str(jax.random.key_data(rng)) for seed in (0, 1) for rng in step.make_rngs(seed)}) == 4
   chex.assert_trees_all_equal(first, same_seed)
   assert not np.array_equal(first.params["kernel"], other_seed.params["kernel"])
   assert first.step == 0
   chex.assert_trees_all_equal(first.average, first.params)
   chex.assert_trees_all_equal(first.optimizer, OPTIMIZER.init(first.params))
-  assert first.sums == zero_sums() == (0.0, 0.0)
-  for leaf, shape in zip(jax.tree.leaves(first), jax.tree.leaves(abstract_state(spec)), strict=True):
+  assert first.sums == step.zero_sums() == (0.0, 0.0)
+  for leaf, shape in zip(jax.tree.leaves(first), jax.tree.leaves(step.abstract_state(spec)), strict=True):
     assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
-  assert abstract_state(make_spec()).average is None
+  assert step.abstract_state(make_spec()).average is None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nonfinite_parameters_are_detected(value):
   params = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
-  assert is_finite(params)
-  assert not is_finite(params | {"bias": jnp.array([0.0, value, 0.0])})
+  assert step.is_finite(params)
+  assert not step.is_finite(params | {"bias": jnp.array([0.0, value, 0.0])})
 
 
-@pytest.mark.parametrize(
-  ("schedule", "steps", "warmup", "rates"),
-  [
-    ("cosine", 12, 0.34, {0: 0.0, 1: 0.125, 4: 0.5, 6: 0.25 * (1 + 0.5**0.5), 8: 0.25, 12: 0.0}),
-    ("cosine", 4, 0.0, {0: 0.5, 2: 0.25, 4: 0.0}),
-    ("linear", 12, 0.34, {0: 0.0, 3: 0.375, 4: 0.5, 5: 0.4375, 8: 0.25, 12: 0.0}),
-    ("inverse_square_root", 100, 0.04, {0: 0.0, 3: 0.375, 4: 0.5, 9: 1 / 3, 16: 0.25, 64: 0.125}),
-    ("inverse_square_root", 100, 0.0, {0: 0.5, 3: 0.25, 8: 1 / 6}),
-    ("constant", 12, 0.34, {0: 0.0, 2: 0.25, 4: 0.5, 8: 0.5, 12: 0.5}),
-  ],
-)
+SCHEDULES = [
+  ("cosine", 12, 0.34, {0: 0.0, 1: 0.125, 4: 0.5, 6: 0.25 * (1 + 0.5**0.5), 8: 0.25, 12: 0.0}),
+  ("cosine", 4, 0.0, {0: 0.5, 2: 0.25, 4: 0.0}),
+  ("linear", 12, 0.34, {0: 0.0, 3: 0.375, 4: 0.5, 5: 0.4375, 8: 0.25, 12: 0.0}),
+  ("inverse_square_root", 100, 0.04, {0: 0.0, 3: 0.375, 4: 0.5, 9: 1 / 3, 16: 0.25, 64: 0.125}),
+  ("inverse_square_root", 100, 0.0, {0: 0.5, 3: 0.25, 8: 1 / 6}),
+  ("constant", 12, 0.34, {0: 0.0, 2: 0.25, 4: 0.5, 8: 0.5, 12: 0.5}),
+]
+
+
+@pytest.mark.parametrize(("schedule", "steps", "warmup", "rates"), SCHEDULES)
 def test_schedules_match_hand_computation(schedule, steps, warmup, rates):
   train = base.Train(num_train_steps=steps, warmup_fraction=warmup, learning_rate=0.5, schedule=schedule)
-  computed = [make_schedule(train)(step) for step in rates]
+  computed = [make_schedule(train)(count) for count in rates]
   np.testing.assert_allclose(computed, list(rates.values()), atol=1e-7)
   # Reported steps are counted from 1.
-  np.testing.assert_allclose([learning_rate(train, step + 1) for step in rates], computed)
+  np.testing.assert_allclose([learning_rate(train, count + 1) for count in rates], computed)
 
 
 def test_biases_and_scales_are_not_decayed():
