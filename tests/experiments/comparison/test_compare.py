@@ -121,16 +121,16 @@ def test_components_are_not_imported(tmp_path, write_module):
   assert "40.000" in output and "0.142" not in output
 
 
-@pytest.mark.parametrize(
-  ("flags", "line"),
-  [
-    ([], "--workdir must name the folder of a run, got none"),
-    (["--workdir=,"], "--workdir must name folders of runs, separated by commas, got ','"),
-    (["--workdir=nowhere"], "nowhere: no run here"),
-    (["--workdir=a", "--significance"], "--significance needs at least two folders in --workdir, got 'a'"),
-    (["--workdir=a,a/"], "--workdir must name different folders, got 'a,a/'"),
-  ],
-)
+ERRORS = [
+  ([], "--workdir must name the folder of a run, got none"),
+  (["--workdir=,"], "--workdir must name folders of runs, separated by commas, got ','"),
+  (["--workdir=nowhere"], "nowhere: no run here"),
+  (["--workdir=a", "--significance"], "--significance needs at least two folders in --workdir, got 'a'"),
+  (["--workdir=a,a/"], "--workdir must name different folders, got 'a,a/'"),
+]
+
+
+@pytest.mark.parametrize(("flags", "line"), ERRORS)
 def test_user_errors_are_one_line(flags, line):
   assert line in scripts.error_of("compare", *flags)
 
@@ -146,15 +146,15 @@ def test_worse_translations_have_small_p():
   assert "fewer than 50 sentences, got 49" in compare.sample_size_warning(49)
 
 
-@pytest.mark.parametrize(
-  ("first", "second"),
-  [
-    ([""], [""]),
-    (["the cat sees a bird"] * 80, ["the cat sees a bird"] * 80),
-    (WORSE, [line.replace(" ", "  ") for line in WORSE]),  # the metrics ignore the difference
-    (REFERENCES[:1], ["a dog"]),  # one sentence cannot be significant
-  ],
-)
+EQUAL = [
+  ([""], [""]),
+  (["the cat sees a bird"] * 80, ["the cat sees a bird"] * 80),
+  (WORSE, [line.replace(" ", "  ") for line in WORSE]),  # the metrics ignore the difference
+  (REFERENCES[:1], ["a dog"]),  # one sentence cannot be significant
+]
+
+
+@pytest.mark.parametrize(("first", "second"), EQUAL)
 def test_equal_scores_have_p_1(first, second):
   _, row = compare.significance({"a": first, "b": second}, REFERENCES[: len(first)], samples=100)
   assert row["bleu p"] == row["chrf p"] == 1

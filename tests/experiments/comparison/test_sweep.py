@@ -45,24 +45,24 @@ def test_run_names_include_the_group():
   assert runs[0].config.model.attention == "examples.custom_components:gaussian"
 
 
-@pytest.mark.parametrize(
-  ("choices", "message"),
-  [
-    ({"model.atention": ["a"]}, "name config fields, got 'model.atention'; did you mean 'model.attention'?"),
-    ({3: [1]}, "choices must name config fields, got 3"),
-    ({"seed": []}, "choices of config.seed must be a list of distinct values, got []"),
-    ({"seed": 3}, "choices of config.seed must be a list of distinct values, got 3"),
-    ({"train.learning_rate": [1, 1.0]}, "must be a list of distinct values, got [1, 1.0]"),
-    ({"model.attention": "additive"}, "must be a list of distinct values, got 'additive'"),
-    (["seed"], "must be a non-empty dict of lists by field, or a dict of such dicts by group, got ['seed']"),
-    ({}, "dicts by group, got {}"),
-    ({"a": {}}, "dicts by group, got {'a': {}}"),
-    ({"a": {"seed": [0]}, "seed": [0]}, "dicts by group, got {'a': {'seed': [0]}, 'seed': [0]}"),
-    ({"": {"seed": [0]}}, "dicts by group, got {'': {'seed': [0]}}"),
-    ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must give each run its own folder name"),
-    ({"seed": [0, -1]}, "config.seed must be from 0 to 4,294,967,295, got -1"),
-  ],
-)
+INVALID = [
+  ({"model.atention": ["a"]}, "name config fields, got 'model.atention'; did you mean 'model.attention'?"),
+  ({3: [1]}, "choices must name config fields, got 3"),
+  ({"seed": []}, "choices of config.seed must be a list of distinct values, got []"),
+  ({"seed": 3}, "choices of config.seed must be a list of distinct values, got 3"),
+  ({"train.learning_rate": [1, 1.0]}, "must be a list of distinct values, got [1, 1.0]"),
+  ({"model.attention": "additive"}, "must be a list of distinct values, got 'additive'"),
+  (["seed"], "must be a non-empty dict of lists by field, or a dict of such dicts by group, got ['seed']"),
+  ({}, "dicts by group, got {}"),
+  ({"a": {}}, "dicts by group, got {'a': {}}"),
+  ({"a": {"seed": [0]}, "seed": [0]}, "dicts by group, got {'a': {'seed': [0]}, 'seed': [0]}"),
+  ({"": {"seed": [0]}}, "dicts by group, got {'': {'seed': [0]}}"),
+  ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must give each run its own folder name"),
+  ({"seed": [0, -1]}, "config.seed must be from 0 to 4,294,967,295, got -1"),
+]
+
+
+@pytest.mark.parametrize(("choices", "message"), INVALID)
 def test_invalid_choices_are_errors(choices, message):
   with pytest.raises(ConfigError) as caught:
     sweep.make_runs(base.Config(), choices)

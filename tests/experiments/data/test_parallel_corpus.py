@@ -17,10 +17,8 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), max_s
   lambda text: not is_blank(text) and not text.startswith("\ufeff")
 )
 ALIGNED, GOT = "alignment must link", ", counted from 0, got"
-HINT = (
-  "; set --alignment_tokens=whitespace, or --config.data.alignment_tokens in training, if the text was "
-  "tokenized before alignment"
-)
+HINT = "; set --alignment_tokens=whitespace, or --config.data.alignment_tokens in training, if the text was"
+HINT += " tokenized before alignment"
 
 
 @st.composite
@@ -106,33 +104,33 @@ BROKEN_GZIP = bytearray(gzip.compress(bytes(range(256)) * 7, mtime=0))
 BROKEN_GZIP[10] ^= 0xFF
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "message"),
-  [
-    ("pairs.tsv", b"", "file is empty; expected one sentence pair per line"),
-    ("pairs.tsv", b"\xef\xbb\xbf", "file is empty; expected one sentence pair per line"),
-    ("pairs.gz", gzip.compress(b"", mtime=0), "file is empty; expected one sentence pair per line"),
-    ("pairs.gz", gzip.compress(b"a\tb\n", mtime=0)[:-5], "gzip file is truncated"),
-    ("pairs.gz", bytes(BROKEN_GZIP), "invalid gzip file: "),
-  ],
-)
+UNREADABLE = [
+  ("pairs.tsv", b"", "file is empty; expected one sentence pair per line"),
+  ("pairs.tsv", b"\xef\xbb\xbf", "file is empty; expected one sentence pair per line"),
+  ("pairs.gz", gzip.compress(b"", mtime=0), "file is empty; expected one sentence pair per line"),
+  ("pairs.gz", gzip.compress(b"a\tb\n", mtime=0)[:-5], "gzip file is truncated"),
+  ("pairs.gz", bytes(BROKEN_GZIP), "invalid gzip file: "),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), UNREADABLE)
 def test_unreadable_files_are_errors(read, tmp_path, name, content, message):
   with pytest.raises(DataError, match=f"^{tmp_path / name}: {message}.*$"):  # one line
     read(content, name)
 
 
-@pytest.mark.parametrize(
-  ("pair", "message"),
-  [
-    (SentencePair("", "b"), "source must not be blank, got ''"),
-    (SentencePair("a", "b\tc"), "target must not contain tabs or line ends, got 'b\\tc'"),
-    (SentencePair("a\nb", "c"), "source must not contain tabs or line ends, got 'a\\nb'"),
-    (
-      SentencePair("a", "b", frozenset({(-1, 0)})),
-      f"{ALIGNED} 1 source word and 1 target word{GOT} 0--1{HINT}",
-    ),
-  ],
-)
+INVALID = [
+  (SentencePair("", "b"), "source must not be blank, got ''"),
+  (SentencePair("a", "b\tc"), "target must not contain tabs or line ends, got 'b\\tc'"),
+  (SentencePair("a\nb", "c"), "source must not contain tabs or line ends, got 'a\\nb'"),
+  (
+    SentencePair("a", "b", frozenset({(-1, 0)})),
+    f"{ALIGNED} 1 source word and 1 target word{GOT} 0--1{HINT}",
+  ),
+]
+
+
+@pytest.mark.parametrize(("pair", "message"), INVALID)
 def test_invalid_pairs_are_not_written(pair, message):
   with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
     format_pair(pair)

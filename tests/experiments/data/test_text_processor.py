@@ -80,15 +80,15 @@ def test_broken_files_are_errors(tmp_path):
     load()
 
 
-@pytest.mark.parametrize(
-  ("tokenization", "options", "message"),
-  [
-    ("word", {"min_count": 9}, r"min_count must be at most 3, the count of the most frequent word, got 9"),
-    ("subword", {"vocabulary_size": 9000}, r"vocabulary_size must be at most \d+ for this text, got 9000"),
-    ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be at least \d+ for this text, got 260"),
-    ("subword", {"texts": ()}, r"texts must have at least one that is not blank, got none"),
-  ],
-)
+INVALID = [
+  ("word", {"min_count": 9}, r"min_count must be at most 3, the count of the most frequent word, got 9"),
+  ("subword", {"vocabulary_size": 9000}, r"vocabulary_size must be at most \d+ for this text, got 9000"),
+  ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be at least \d+ for this text, got 260"),
+  ("subword", {"texts": ()}, r"texts must have at least one that is not blank, got none"),
+]
+
+
+@pytest.mark.parametrize(("tokenization", "options", "message"), INVALID)
 def test_invalid_options_are_errors(tokenization, options, message):
   with pytest.raises(ValueError, match=f"^{message}.*$"):  # one line
     learn(tokenization, **options)

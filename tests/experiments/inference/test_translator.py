@@ -257,16 +257,16 @@ def test_decoded_scores_match_teacher_forcing():
     translator.pair_tokens([("a", "never")], are_tokens=True)
 
 
-@pytest.mark.parametrize(
-  ("call", "error", "message"),
-  [
-    (lambda t: t.translate("abc"), TypeError, "texts must be a list of strings, got 'abc'"),
-    (lambda t: t.translate([3]), TypeError, r"texts must be a list of strings, got \[3\]"),
-    (lambda t: t.score(("ab", "cd")), TypeError, r"pairs must be .* \(source, translation\), both strings"),
-    (lambda t: t.heads([("a", 3)]), TypeError, r"pairs must be .*, both strings, got \('a', 3\)"),
-    (lambda t: t.heads_of_tokens([(("a",), ("x",) * 4_097)]), DataError, "most 4,096 tokens .* got 4,097$"),
-  ],
-)
+INVALID = [
+  (lambda t: t.translate("abc"), TypeError, "texts must be a list of strings, got 'abc'"),
+  (lambda t: t.translate([3]), TypeError, r"texts must be a list of strings, got \[3\]"),
+  (lambda t: t.score(("ab", "cd")), TypeError, r"pairs must be .* \(source, translation\), both strings"),
+  (lambda t: t.heads([("a", 3)]), TypeError, r"pairs must be .*, both strings, got \('a', 3\)"),
+  (lambda t: t.heads_of_tokens([(("a",), ("x",) * 4_097)]), DataError, "most 4,096 tokens .* got 4,097$"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), INVALID)
 def test_invalid_arguments_are_errors(call, error, message):
   with pytest.raises(error, match=message):
     call(make_letters())

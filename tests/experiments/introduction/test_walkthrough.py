@@ -38,14 +38,14 @@ def test_walkthrough_prints_five_lessons(tmp_path):
   assert all(pathlib.Path(name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for name in names)
 
 
-@pytest.mark.parametrize(
-  ("argument", "message"),
-  [
-    ("maps", "got 'maps'"),
-    ("--figures=", "--figures must name a folder, got none"),
-    ("--figures={file}/maps", "{file}/maps: Not a directory"),
-  ],
-)
+ERRORS = [
+  ("maps", "got 'maps'"),
+  ("--figures=", "--figures must name a folder, got none"),
+  ("--figures={file}/maps", "{file}/maps: Not a directory"),
+]
+
+
+@pytest.mark.parametrize(("argument", "message"), ERRORS)
 def test_user_errors_are_one_line(tmp_path, argument, message):
   file = tmp_path / "file"
   file.touch()

@@ -33,19 +33,19 @@ def test_reading_creates_no_folder(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-  ("higher_is_better", "scores", "best", "kept"),
-  [
-    (True, [1.0], 1, [1]),
-    (True, [1.0, 4.0, 3.0, 2.0], 2, [2, 3, 4]),
-    (False, [4.0, 1.0, 3.0, 2.0], 2, [2, 3, 4]),
-    (True, [1.0, 4.0, 3.0, 4.0], 4, [3, 4]),  # the later of two
-    (True, [None, None, None], 3, [2, 3]),
-    (True, [None, -1.0, None, None, 0.0, None, None], 5, [2, 5, 6, 7]),
-    (False, [None, math.nan, math.nan], 1, [1, 2, 3]),  # no score is better than NaN
-    (True, [-math.inf, math.nan, None, None], 1, [1, 2, 3, 4]),
-  ],
-)
+KEPT = [
+  (True, [1.0], 1, [1]),
+  (True, [1.0, 4.0, 3.0, 2.0], 2, [2, 3, 4]),
+  (False, [4.0, 1.0, 3.0, 2.0], 2, [2, 3, 4]),
+  (True, [1.0, 4.0, 3.0, 4.0], 4, [3, 4]),  # the later of two
+  (True, [None, None, None], 3, [2, 3]),
+  (True, [None, -1.0, None, None, 0.0, None, None], 5, [2, 5, 6, 7]),
+  (False, [None, math.nan, math.nan], 1, [1, 2, 3]),  # no score is better than NaN
+  (True, [-math.inf, math.nan, None, None], 1, [1, 2, 3, 4]),
+]
+
+
+@pytest.mark.parametrize(("higher_is_better", "scores", "best", "kept"), KEPT)
 def test_newest_and_best_are_kept(tmp_path, higher_is_better, scores, best, kept):
   checkpoints = open_checkpoints(tmp_path, higher_is_better=higher_is_better)
   for step, score in enumerate(scores, start=1):
@@ -57,16 +57,16 @@ def test_newest_and_best_are_kept(tmp_path, higher_is_better, scores, best, kept
     assert reader.newest_steps() == newest
 
 
-@pytest.mark.parametrize(
-  ("damage", "reason"),
-  [
-    (lambda folder: (folder / "record.json").write_bytes(b"\xff"), "record.json has changed"),
-    (lambda folder: (folder / MANIFEST).unlink(), f"{MANIFEST} has changed"),
-    (lambda folder: (folder / "state" / "more").touch(), "sha256 has changed"),
-    (lambda folder: (folder / "sha256").write_bytes(b"\xff"), "sha256 has changed"),
-    (lambda folder: (folder / "sha256").unlink(), "sha256 is missing"),
-  ],
-)
+DAMAGES = [
+  (lambda folder: (folder / "record.json").write_bytes(b"\xff"), "record.json has changed"),
+  (lambda folder: (folder / MANIFEST).unlink(), f"{MANIFEST} has changed"),
+  (lambda folder: (folder / "state" / "more").touch(), "sha256 has changed"),
+  (lambda folder: (folder / "sha256").write_bytes(b"\xff"), "sha256 has changed"),
+  (lambda folder: (folder / "sha256").unlink(), "sha256 is missing"),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
 def test_damaged_checkpoints_are_moved_away(tmp_path, capfd, damage, reason):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.25})
@@ -151,15 +151,15 @@ def test_checkpoints_may_be_deleted_while_read(tmp_path, capfd):
   assert capfd.readouterr().err == "checkpoint of step 200 was deleted; using step 100\n"
 
 
-@pytest.mark.parametrize(
-  ("name", "shape", "dtype", "message"),
-  [
-    ("kernel", (7, 499), jnp.float32, "kernel must be float32[7, 499], got float32[7, 500]"),
-    ("kernel", (7, 500), jnp.bfloat16, "kernel must be bfloat16[7, 500], got float32[7, 500]"),
-    ("bias", (3,), jnp.float32, "bias must be float32[3], got missing"),
-    ("counts", (), jnp.float32, "counts must be float32[], got missing"),
-  ],
-)
+OTHER_MODELS = [
+  ("kernel", (7, 499), jnp.float32, "kernel must be float32[7, 499], got float32[7, 500]"),
+  ("kernel", (7, 500), jnp.bfloat16, "kernel must be bfloat16[7, 500], got float32[7, 500]"),
+  ("bias", (3,), jnp.float32, "bias must be float32[3], got missing"),
+  ("counts", (), jnp.float32, "counts must be float32[], got missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "message"), OTHER_MODELS)
 def test_other_models_are_errors(tmp_path, capfd, name, shape, dtype, message):
   write(tmp_path, {100: None, 200: None})
   checkpoints = open_checkpoints(tmp_path)

@@ -66,15 +66,15 @@ def test_incomplete_last_lines_are_removed(tmp_path):
   assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 10]
 
 
-@pytest.mark.parametrize(
-  ("line", "message"),
-  [
-    ("\0\0\0", "metrics.jsonl:2: invalid JSON"),
-    ('{"step": 7, "train/loss": "2.5"}', "metrics.jsonl:2: expected an object of numbers .*'2.5'"),
-    ('{"loss": 0.5}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
-    ('{"step": "7"}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
-  ],
-)
+INVALID = [
+  ("\0\0\0", "metrics.jsonl:2: invalid JSON"),
+  ('{"step": 7, "train/loss": "2.5"}', "metrics.jsonl:2: expected an object of numbers .*'2.5'"),
+  ('{"loss": 0.5}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
+  ('{"step": "7"}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), INVALID)
 def test_invalid_metrics_are_errors(tmp_path, line, message):
   (tmp_path / "metrics.jsonl").write_text(f'{{"step": 5}}\n{line}\n{{"step": 10}}\n', "utf-8")
   with pytest.raises(WorkdirError, match=f"{message}.*$"):  # one line
@@ -93,18 +93,18 @@ def test_full_disks_are_one_line(tmp_path):
       signal.signal(signal.SIGXFSZ, before)
 
 
-@pytest.mark.parametrize(
-  ("names", "message"),
-  [
-    ((), ""),
-    (("checkpoints/0",), "run.json is missing but checkpoints/ exists"),
-    (("metrics.jsonl",), "run.json is missing but metrics.jsonl exists"),
-    (("run.json", "checkpoints/0"), ""),  # a warm start that was killed immediately
-    (("run.json", "checkpoints/0", "results.json"), "checkpoints/ is missing but results.json exists"),
-    (("run.json", "checkpoints/30"), "metrics.jsonl is missing but checkpoints/ exists"),
-    (("run.json", "checkpoints/30", "metrics.jsonl", "results.json"), ""),
-  ],
-)
+RUNS = [
+  ((), ""),
+  (("checkpoints/0",), "run.json is missing but checkpoints/ exists"),
+  (("metrics.jsonl",), "run.json is missing but metrics.jsonl exists"),
+  (("run.json", "checkpoints/0"), ""),  # a warm start that was killed immediately
+  (("run.json", "checkpoints/0", "results.json"), "checkpoints/ is missing but results.json exists"),
+  (("run.json", "checkpoints/30"), "metrics.jsonl is missing but checkpoints/ exists"),
+  (("run.json", "checkpoints/30", "metrics.jsonl", "results.json"), ""),
+]
+
+
+@pytest.mark.parametrize(("names", "message"), RUNS)
 def test_incomplete_runs_are_errors(tmp_path, names, message):
   for name in names:
     (tmp_path / name).parent.mkdir(exist_ok=True)
