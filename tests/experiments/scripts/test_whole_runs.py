@@ -78,9 +78,7 @@ def test_failed_metrics_can_be_fixed(run, small, tmp_path, write_module):
   module = write_module(text.format("1 / (len(calls) < 3)"))  # before training, then at steps 3 and 6
   flags = f"--workdir={tmp_path / 'run'}", *small, TASK, f"--config.evaluation.custom_metrics={module}:late"
   failed = scripts.run("train", *flags)
-  assert failed.code == 2 and failed.errors.splitlines()[-1] == (
-    f"error: config.evaluation.custom_metrics={module}:late: ZeroDivisionError: division by zero "
-    f"({tmp_path / module}.py, line 4)"
-  )
+  line = f"{module}:late: ZeroDivisionError: division by zero ({tmp_path / module}.py, line 4)"
+  assert failed.code == 2 and failed.errors.splitlines()[-1].endswith(line)
   write_module(text.format("1"))
   assert "resuming after step 3 of 6" in run("train", *flags).output
