@@ -194,12 +194,10 @@ def test_samples_depend_on_seed_and_ids():
   options = {"temperature": 1.5, "top_k": 3}
   samples = {seed: make_letters(seed=seed, **options).n_best(SHORT) for seed in (5, 6, 2**32 - 1)}
   assert len({str(tokens_of(hypotheses)) for hypotheses in samples.values()}) == 3
-  # The numbers are those of the sentence, in any batch.
-  single = make_letters(seed=5, batch_size=1, **options)
-  one_by_one = [single.n_best([source], example_ids=[i])[0] for i, source in enumerate(SHORT)]
-  assert tokens_of(one_by_one) == tokens_of(samples[5])
-  reordered = make_letters(seed=5, **options).n_best(SHORT, example_ids=[4, 3, 2, 1, 0])
-  assert tokens_of(reordered) != tokens_of(samples[5])
+  # The numbers are those of the sentence, in any row.
+  translator, ids = make_letters(seed=5, **options), [4, 3, 2, 1, 0]
+  assert tokens_of(translator.n_best(SHORT[::-1], example_ids=ids))[::-1] == tokens_of(samples[5])
+  assert tokens_of(translator.n_best(SHORT, example_ids=ids)) != tokens_of(samples[5])
   ranks = set()
   for source, (translation,) in zip(SHORT * 3, itertools.chain(*samples.values()), strict=True):
     ids = ids_of(translation)
