@@ -102,7 +102,8 @@ def test_wrong_results_are_named(write_module, field, text, message):
     check(**{field: name})
 
 
-METRICS = {"None": "got None", "[1.0]": "got [1.0]", "float('nan')": "got nan", "sys.exit()": "SystemExit ("}
+METRICS = {"None": "must return a finite number, got None", "float('nan')": "a finite number, got nan"}
+METRICS |= {"[1.0]": "got [1.0]", "sys.exit()": "SystemExit ("}
 
 
 @pytest.mark.parametrize(("result", "message"), METRICS.items())
