@@ -82,40 +82,29 @@ def multi_head(params, queries, sources, *, mask=True, bias=0.0, rotates=False, 
   return np.einsum("...NTH,NHD->...TD", weights @ v, out["kernel"]) + out.get("bias", 0), weights
 
 
-def sublayer(norm, norm_position, inputs, function):
+def sublayer(params, name, norm_position, inputs, function):
   """Returns a sublayer's output, with a residual connection and a norm, and its other results."""
+  module, norm = params[name], params[f"{name}_norm"]
   if norm_position == "pre":
-    update, *others = function(layer_norm(norm, inputs))
+    update, *others = function(module, layer_norm(norm, inputs))
     return inputs + update, *others
-  update, *others = function(inputs)
+  update, *others = function(module, inputs)
   return layer_norm(norm, inputs + update), *others
 
 
-def encoder_layer(params, inputs, norm_position, **options):
-  """Returns the output [... S D]; the options are those of `multi_head`."""
-  hidden, _ = sublayer(
-    params["attention_norm"],
-    norm_position,
-    inputs,
-    lambda x: multi_head(params["attention"], x, x, **options),
-  )
-  network = params["feed_forward"]
-  return sublayer(params["feed_forward_norm"], norm_position, hidden, lambda x: [feed_forward(network, x)])[0]
+def encoder_layer(params, inputs, norm, **options):
+  """Returns the output [... S D]; `norm` is "pre" or "post", the options are those of `multi_head`."""
+  hidden, _ = sublayer(params, "attention", norm, inputs, lambda p, x: multi_head(p, x, x, **options))
+  return sublayer(params, "feed_forward", norm, hidden, lambda p, x: [feed_forward(p, x)])[0]
 
 
-def decoder_layer(params, inputs, sources, norm_position, source_mask=True, **options):
+def decoder_layer(params, inputs, sources, norm, source_mask=True, **options):
   """Returns the output [... T D] and the weights of the source, [... N T S]."""
-  T = inputs.shape[-2]
-  options["mask"] = np.tri(T, dtype=bool) & options.get("mask", True)
-  own, cross, network = (params[name] for name in ("attention", "cross_attention", "feed_forward"))
-  own_norm, cross_norm, network_norm = (
-    params[f"{name}_norm"] for name in ("attention", "cross_attention", "feed_forward")
-  )
-  hidden, _ = sublayer(own_norm, norm_position, inputs, lambda x: multi_head(own, x, x, **options))
-  hidden, weights = sublayer(
-    cross_norm, norm_position, hidden, lambda x: multi_head(cross, x, sources, mask=source_mask)
-  )
-  return sublayer(network_norm, norm_position, hidden, lambda x: [feed_forward(network, x)])[0], weights
+  options["mask"] = np.tri(inputs.shape[-2], dtype=bool) & options.get("mask", True)
+  hidden, _ = sublayer(params, "attention", norm, inputs, lambda p, x: multi_head(p, x, x, **options))
+  attend = functools.partial(multi_head, sources=sources, mask=source_mask)
+  hidden, weights = sublayer(params, "cross_attention", norm, hidden, attend)
+  return sublayer(params, "feed_forward", norm, hidden, lambda p, x: [feed_forward(p, x)])[0], weights
 
 
 def sinusoidal(length, width):

@@ -64,6 +64,21 @@ def run(script, *flags, lines=""):
     return running.finish()
 
 
+def succeed(script, *flags, lines=""):
+  """Runs a script, which must succeed."""
+  finished = run(script, *map(str, flags), lines=lines)
+  assert finished.code == 0, finished
+  return finished
+
+
+def error_of(script, *flags):
+  """Returns the error line of a script."""
+  finished = run(script, *map(str, flags))
+  assert (finished.code, finished.output, finished.errors.count("\n")) == (2, "", 1), finished
+  assert finished.errors.startswith("error: ")
+  return finished.errors.removeprefix("error: ")[:-1]
+
+
 @contextlib.contextmanager
 def start(script, *flags, lines=""):
   """Starts a script, compiled as the tests are."""

@@ -3,6 +3,8 @@
 import dataclasses
 
 from configs import base
+from experiments.runs import workdir
+from experiments.runs.record import Record, write_record
 
 STEPS = 6
 # The learning rate is so large that the validation loss rises: the first validation, of step 2, is the best.
@@ -21,6 +23,14 @@ CONFIG = base.Config(
   ),
   evaluation=base.Evaluation(num_validation_examples=2, batch_size=2, max_decode_length=3),
 )
+
+
+def write_finished_run(folder, config, results):
+  """Creates the folder of a finished run, and returns it."""
+  folder.mkdir()
+  write_record(folder, Record(config, {}, ""))
+  workdir.write_json(folder / "results.json", results)
+  return folder
 
 
 def config_with(train=None, evaluation=None, **fields):

@@ -24,8 +24,7 @@ def benchmark(tmp_path):
   """Returns a function that returns the records of the script, and its output."""
 
   def run(name, *flags):
-    finished = scripts.run("benchmark", *QUICK, f"--output={tmp_path / name}", *map(str, flags))
-    assert finished.code == 0, finished.errors
+    finished = scripts.succeed("benchmark", *QUICK, f"--output={tmp_path / name}", *flags)
     result = json.loads((tmp_path / name / "benchmark.json").read_text("utf-8"))
     assert result["machine"]["cores"] >= 1
     return result["records"], finished
@@ -67,15 +66,13 @@ def test_other_versions_are_measured_in_turn(benchmark, tmp_path):
 
 
 def test_compilation_is_measured(tmp_path):
-  finished = scripts.run("benchmark", "--suites=compile", "--repeats=1", f"--output={tmp_path}")
-  assert finished.code == 0, finished.errors
+  finished = scripts.succeed("benchmark", "--suites=compile", "--repeats=1", f"--output={tmp_path}")
   records = json.loads((tmp_path / "compile.json").read_text("utf-8"))
   assert len(records) == 20 and (tmp_path / "compile.md").read_text("utf-8") == finished.output
 
 
 def test_decoding_is_measured():
-  finished = scripts.run("benchmark_decoding", *SMALL, "--batch_sizes=2")
-  assert finished.code == 0, finished.errors
+  finished = scripts.succeed("benchmark_decoding", *SMALL, "--batch_sizes=2")
   rows = [line.split(" | ") for line in finished.output.splitlines() if re.match(r"\| (rec|trans)", line)]
   assert [row[:3] for row in rows] == [
     [f"| {model}", "2", beam_size] for model in ("recurrent", "transformer") for beam_size in ("1", "5")
@@ -86,16 +83,12 @@ def test_decoding_is_measured():
 
 
 def test_torch_is_compared():
-  finished = scripts.run("compare_torch", *SMALL, "--batch_size=2")
   if importlib.util.find_spec("torch") is None:
-    assert (finished.code, finished.errors) == (2, "error: compare_torch needs PyTorch: pip install torch\n")
+    line = scripts.error_of("compare_torch", *SMALL, "--batch_size=2")
+    assert line == "compare_torch needs PyTorch: pip install torch"
     return
-  assert finished.code == 0, finished.errors
-  for model in (
-    "recurrent | attention",
-    "recurrent | PyTorch, straightforward",
-    "transformer | PyTorch, optim",
-  ):
+  finished = scripts.succeed("compare_torch", *SMALL, "--batch_size=2")
+  for model in ("recurrent | attention", "recurrent | PyTorch, straight", "transformer | PyTorch, optim"):
     assert model in finished.output
-  finished = scripts.run("compare_torch", *SMALL, "--features=12")
-  assert (finished.code, finished.errors) == (2, "error: --features must be a multiple of 8, got 12\n")
+  line = scripts.error_of("compare_torch", *SMALL, "--features=12")
+  assert line == "--features must be a multiple of 8, got 12"

@@ -18,11 +18,8 @@ def test_configs_are_flattened():
   config = base.Config(seed=7, train=base.Train(num_train_steps=13))
   set_field(config, "data.tokenization", "character")
   fields = flat(config)
-  assert (fields["seed"], fields["train.num_train_steps"], fields["data.tokenization"]) == (
-    7,
-    13,
-    "character",
-  )
+  names = "seed", "train.num_train_steps", "data.tokenization"
+  assert [fields[name] for name in names] == [7, 13, "character"]
   groups = base.Data, base.Model, base.Train, base.Evaluation
   assert len(fields) == 2 + sum(len(dataclasses.fields(group)) for group in groups)
 

@@ -30,14 +30,14 @@ def test_default_config_works_in_any_folder(tmp_path):
   assert (finished.returncode, finished.stderr) == (2, line)
 
 
-@pytest.mark.parametrize(
-  ("main", "line"),
-  [
-    ("jax.numpy.zeros(2**50)", "error: out of memory; try a smaller batch, beam or model: "),
-    ("bytes(10**17)", "error: out of memory; try a smaller batch, beam or model: "),
-    ("os.write(os.open('/dev/full', os.O_WRONLY), b'a')", "error: could not write: No space left on device"),
-  ],
-)
+ERRORS = [
+  ("jax.numpy.zeros(2**50)", "error: out of memory; try a smaller batch, beam or model: "),
+  ("bytes(10**17)", "error: out of memory; try a smaller batch, beam or model: "),
+  ("os.write(os.open('/dev/full', os.O_WRONLY), b'a')", "error: could not write: No space left on device"),
+]
+
+
+@pytest.mark.parametrize(("main", "line"), ERRORS)
 def test_full_disks_print_one_line(main, line):
   finished = run_main(main)
   assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 from helpers import scripts
+from helpers.small_runs import write_finished_run
 
 from configs import base
 from experiments.comparison import compare
 from experiments.runs import workdir
-from experiments.runs.record import Record, read_record, write_record
+from experiments.runs.record import read_record, write_record
 from experiments.runs.workdir import WorkdirError
 
 REFERENCES = [f"the cat number {i} sees {i % 7} mice and {i % 5} birds" for i in range(80)]
@@ -19,10 +20,7 @@ WORSE = [line.replace("sees", "has seen") if i % 3 else line for i, line in enum
 def run_folder(folder, seed, attention, results, **data):
   """Creates the folder of a finished run."""
   config = base.Config(seed=seed, data=base.Data(**data), model=base.Model(attention=attention))
-  folder.mkdir()
-  write_record(folder, Record(config, {}, ""))
-  workdir.write_json(folder / "results.json", results)
-  return folder
+  return write_finished_run(folder, config, results)
 
 
 def results_of(bleu):
@@ -34,11 +32,10 @@ def run_compare(*folders, flags=()):
 
 
 def test_seeds_share_one_line(tmp_path):
+  runs = (0, "additive", 40.0), (0, "bilinear", 37.0), (1, "additive", 43.0), (2, "additive", 49.0)
   folders = [
-    run_folder(tmp_path / "a0", 0, "additive", results_of(40.0)),
-    run_folder(tmp_path / "b0", 0, "bilinear", results_of(37.0)),
-    run_folder(tmp_path / "a1", 1, "additive", results_of(43.0)),
-    run_folder(tmp_path / "a2", 2, "additive", results_of(49.0)),
+    run_folder(tmp_path / str(i), seed, attention, results_of(bleu))
+    for i, (seed, attention, bleu) in enumerate(runs)
   ]
   finished = run_compare(*folders)
   assert (finished.code, finished.errors) == (0, "")
@@ -56,12 +53,11 @@ def test_seeds_share_one_line(tmp_path):
 def test_validation_is_the_fallback_split(tmp_path):
   first = run_folder(tmp_path / "a", 0, "additive", {"validation": {"bleu": 31.0}})
   second = run_folder(tmp_path / "b", 0, "bilinear", results_of(40.0) | {"validation": {"bleu": 29.0}})
-  finished = run_compare(first, second)
-  assert finished.code == 0, finished.errors
-  assert "31.000" in finished.output and "29.000" in finished.output
-  finished = run_compare(first, second, flags=["--split=test", "--significance"])
-  assert (finished.code, finished.output) == (2, "")
-  assert "--split must be one of validation, got 'test'" in finished.errors
+  flag = f"--workdir={first},{second}"
+  output = scripts.succeed("compare", flag).output
+  assert "31.000" in output and "29.000" in output
+  line = scripts.error_of("compare", flag, "--split=test", "--significance")
+  assert "--split must be one of validation, got 'test'" in line
 
 
 def test_missing_and_damaged_results_are_errors(tmp_path):
@@ -119,27 +115,24 @@ def test_moved_data_are_the_same(tmp_path):
 
 
 def test_components_are_not_imported(tmp_path, write_module):
-  name = f"{write_module('print(3 * 7)')}:part"
+  name = f"{write_module('print(1 / 7)')}:part"
   folder = run_folder(tmp_path / "a", 0, name, results_of(40.0), task=name)
-  finished = run_compare(folder)
-  assert finished.code == 0, finished.errors
-  assert "40.000" in finished.output and "21" not in finished.output
+  output = scripts.succeed("compare", f"--workdir={folder}").output
+  assert "40.000" in output and "0.142" not in output
 
 
-@pytest.mark.parametrize(
-  ("flags", "line"),
-  [
-    ([], "--workdir must name the folder of a run, got none"),
-    (["--workdir=,"], "--workdir must name folders of runs, separated by commas, got ','"),
-    (["--workdir=nowhere"], "nowhere: no run here"),
-    (["--workdir=a", "--significance"], "--significance needs at least two folders in --workdir, got 'a'"),
-    (["--workdir=a,a/"], "--workdir must name different folders, got 'a,a/'"),
-  ],
-)
+ERRORS = [
+  ([], "--workdir must name the folder of a run, got none"),
+  (["--workdir=,"], "--workdir must name folders of runs, separated by commas, got ','"),
+  (["--workdir=nowhere"], "nowhere: no run here"),
+  (["--workdir=a", "--significance"], "--significance needs at least two folders in --workdir, got 'a'"),
+  (["--workdir=a,a/"], "--workdir must name different folders, got 'a,a/'"),
+]
+
+
+@pytest.mark.parametrize(("flags", "line"), ERRORS)
 def test_user_errors_are_one_line(flags, line):
-  finished = scripts.run("compare", *flags)
-  assert (finished.code, finished.output, finished.errors.count("\n")) == (2, "", 1)
-  assert line in finished.errors
+  assert line in scripts.error_of("compare", *flags)
 
 
 def test_worse_translations_have_small_p():
@@ -153,15 +146,15 @@ def test_worse_translations_have_small_p():
   assert "fewer than 50 sentences, got 49" in compare.sample_size_warning(49)
 
 
-@pytest.mark.parametrize(
-  ("first", "second"),
-  [
-    ([""], [""]),
-    (["the cat sees a bird"] * 80, ["the cat sees a bird"] * 80),
-    (WORSE, [line.replace(" ", "  ") for line in WORSE]),  # the metrics ignore the difference
-    (REFERENCES[:1], ["a dog"]),  # one sentence cannot be significant
-  ],
-)
+EQUAL = [
+  ([""], [""]),
+  (["the cat sees a bird"] * 80, ["the cat sees a bird"] * 80),
+  (WORSE, [line.replace(" ", "  ") for line in WORSE]),  # the metrics ignore the difference
+  (REFERENCES[:1], ["a dog"]),  # one sentence cannot be significant
+]
+
+
+@pytest.mark.parametrize(("first", "second"), EQUAL)
 def test_equal_scores_have_p_1(first, second):
   _, row = compare.significance({"a": first, "b": second}, REFERENCES[: len(first)], samples=100)
   assert row["bleu p"] == row["chrf p"] == 1

@@ -5,6 +5,7 @@ import dataclasses
 import sys
 
 import pytest
+from helpers.small_runs import write_finished_run
 
 from configs import base
 from examples.custom_components import gaussian
@@ -12,7 +13,6 @@ from experiments.cli import config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.comparison import sweep
 from experiments.runs import workdir
-from experiments.runs.record import Record, write_record
 from experiments.runs.workdir import WorkdirError
 
 CHOICES = {"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}
@@ -20,11 +20,7 @@ SEVEN_STEPS = base.Config(train=base.Train(num_train_steps=7))
 
 
 def finish(folder, run, results):
-  """Creates the folder of a finished run."""
-  folder = folder / run.name
-  folder.mkdir()
-  write_record(folder, Record(run.config, {}, ""))
-  workdir.write_json(folder / "results.json", results)
+  write_finished_run(folder / run.name, run.config, results)
 
 
 def test_each_combination_is_a_run():
@@ -49,24 +45,24 @@ def test_run_names_include_the_group():
   assert runs[0].config.model.attention == "examples.custom_components:gaussian"
 
 
-@pytest.mark.parametrize(
-  ("choices", "message"),
-  [
-    ({"model.atention": ["a"]}, "name config fields, got 'model.atention'; did you mean 'model.attention'?"),
-    ({3: [1]}, "choices must name config fields, got 3"),
-    ({"seed": []}, "choices of config.seed must be a list of distinct values, got []"),
-    ({"seed": 3}, "choices of config.seed must be a list of distinct values, got 3"),
-    ({"train.learning_rate": [1, 1.0]}, "must be a list of distinct values, got [1, 1.0]"),
-    ({"model.attention": "additive"}, "must be a list of distinct values, got 'additive'"),
-    (["seed"], "must be a non-empty dict of lists by field, or a dict of such dicts by group, got ['seed']"),
-    ({}, "dicts by group, got {}"),
-    ({"a": {}}, "dicts by group, got {'a': {}}"),
-    ({"a": {"seed": [0]}, "seed": [0]}, "dicts by group, got {'a': {'seed': [0]}, 'seed': [0]}"),
-    ({"": {"seed": [0]}}, "dicts by group, got {'': {'seed': [0]}}"),
-    ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must give each run its own folder name"),
-    ({"seed": [0, -1]}, "config.seed must be from 0 to 4,294,967,295, got -1"),
-  ],
-)
+INVALID = [
+  ({"model.atention": ["a"]}, "name config fields, got 'model.atention'; did you mean 'model.attention'?"),
+  ({3: [1]}, "choices must name config fields, got 3"),
+  ({"seed": []}, "choices of config.seed must be a list of distinct values, got []"),
+  ({"seed": 3}, "choices of config.seed must be a list of distinct values, got 3"),
+  ({"train.learning_rate": [1, 1.0]}, "must be a list of distinct values, got [1, 1.0]"),
+  ({"model.attention": "additive"}, "must be a list of distinct values, got 'additive'"),
+  (["seed"], "must be a non-empty dict of lists by field, or a dict of such dicts by group, got ['seed']"),
+  ({}, "dicts by group, got {}"),
+  ({"a": {}}, "dicts by group, got {'a': {}}"),
+  ({"a": {"seed": [0]}, "seed": [0]}, "dicts by group, got {'a': {'seed': [0]}, 'seed': [0]}"),
+  ({"": {"seed": [0]}}, "dicts by group, got {'': {'seed': [0]}}"),
+  ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must give each run its own folder name"),
+  ({"seed": [0, -1]}, "config.seed must be from 0 to 4,294,967,295, got -1"),
+]
+
+
+@pytest.mark.parametrize(("choices", "message"), INVALID)
 def test_invalid_choices_are_errors(choices, message):
   with pytest.raises(ConfigError) as caught:
     sweep.make_runs(base.Config(), choices)

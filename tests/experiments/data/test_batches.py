@@ -33,16 +33,16 @@ def test_sentences_may_fill_rows():
   assert batch.links is None
 
 
-@pytest.mark.parametrize(
-  ("sources", "targets", "num_rows", "message"),
-  [
-    ([[7], [7, 8, 9]], [[5], [5]], None, "source must have at most 2 tokens for source_length=3, got 3"),
-    ([[7]], [[5] * 5], None, "target must have at most 4 tokens for target_length=5, got 5"),
-    ([[7], [8], [9]], [[5], [6], [4]], 2, "at most num_rows=2, got 3 and 3"),
-    ([[7], [8]], [[5]], None, "must have the same number of sentences, at most num_rows=None, got 2 and 1"),
-    ([[7]], [[5], [6]], 3, "at most num_rows=3, got 1 and 2"),
-  ],
-)
+INVALID = [
+  ([[7], [7, 8, 9]], [[5], [5]], None, "source must have at most 2 tokens for source_length=3, got 3"),
+  ([[7]], [[5] * 5], None, "target must have at most 4 tokens for target_length=5, got 5"),
+  ([[7], [8], [9]], [[5], [6], [4]], 2, "at most num_rows=2, got 3 and 3"),
+  ([[7], [8]], [[5]], None, "must have the same number of sentences, at most num_rows=None, got 2 and 1"),
+  ([[7]], [[5], [6]], 3, "at most num_rows=3, got 1 and 2"),
+]
+
+
+@pytest.mark.parametrize(("sources", "targets", "num_rows", "message"), INVALID)
 def test_invalid_sentences_are_errors(sources, targets, num_rows, message):
   with pytest.raises(ValueError, match=message):
     make_batch(sources, targets, source_length=3, target_length=5, num_rows=num_rows)

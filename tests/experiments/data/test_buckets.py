@@ -46,12 +46,9 @@ def test_bucket_lengths_minimize_padding(sizes, num_buckets):
   assert len(lengths) <= num_buckets
   longest = max(sizes)
   assert lengths[-1] == longest
-  choices = (
-    (*choice, longest)
-    for count in range(num_buckets)
-    for choice in itertools.combinations(range(1, longest), count)
-  )
-  assert num_positions(sizes, lengths) == min(num_positions(sizes, choice) for choice in choices)
+  choices = itertools.chain(*(itertools.combinations(range(1, longest), i) for i in range(num_buckets)))
+  least = min(num_positions(sizes, (*choice, longest)) for choice in choices)
+  assert num_positions(sizes, lengths) == least
 
 
 def test_shapes_match_worked_example():

@@ -140,18 +140,18 @@ SUBWORDS = {"tokenization": "subword"}
 GUIDED = {"alignment_loss_weight": 0.5}
 
 
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"max_train_length": 1}, "pairs.tsv: all pairs are longer than config.data.max_train_length=1 words"),
-    ({"min_count": 3}, "pairs.tsv, source: config.data.min_count must be at most 2, the count of the most"),
-    (SUBWORDS | {"vocabulary_size": 7}, "source: config.data.source_vocabulary_size must be at least 264 fo"),
-    (SUBWORDS | {"vocabulary_size": 7}, "got 7 (config.data.vocabulary_size sets both sides)"),
-    (SUBWORDS | {"target_vocabulary_size": 900}, "target: config.data.target_vocabulary_size must be at mos"),
-    (GUIDED, "config.train.alignment_loss_weight needs an alignment on each line, got 1 of 2"),
-    (GUIDED | {"tokenization": "character"}, "config.data.tokenization must be word with config.train.align"),
-  ],
-)
+UNSUITABLE = [
+  ({"max_train_length": 1}, "pairs.tsv: all pairs are longer than config.data.max_train_length=1 words"),
+  ({"min_count": 3}, "pairs.tsv, source: config.data.min_count must be at most 2, the count of the most"),
+  (SUBWORDS | {"vocabulary_size": 7}, "source: config.data.source_vocabulary_size must be at least 264 fo"),
+  (SUBWORDS | {"vocabulary_size": 7}, "got 7 (config.data.vocabulary_size sets both sides)"),
+  (SUBWORDS | {"target_vocabulary_size": 900}, "target: config.data.target_vocabulary_size must be at mos"),
+  (GUIDED, "config.train.alignment_loss_weight needs an alignment on each line, got 1 of 2"),
+  (GUIDED | {"tokenization": "character"}, "config.data.tokenization must be word with config.train.align"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), UNSUITABLE)
 def test_unsuitable_text_is_an_error(text_task, options, message):
   with pytest.raises(DataError, match=re.escape(message)):
     text_task([("a b", "x y", "0-0"), ("a c", "x y")], **options).training_batch(0)
@@ -173,18 +173,18 @@ SPACED = [(" ".join(source), target) for source, target in UNSPACED]
 BROKEN = [*PAIRS, ("a\x1b b", "c\ufffd")]
 
 
-@pytest.mark.parametrize(
-  ("pairs", "validation", "tokenization", "warning"),
-  [
-    (PAIRS, ("0", "0"), "word", None),
-    (PAIRS[:3] * 3, ("0", "0"), "word", "training pairs that repeat another: 6 of 9"),
-    (PAIRS, PAIRS[3], "word", "validation pairs that are also training pairs: 1 of 1; validation scores may"),
-    (BROKEN, ("0", "0"), "word", "training pairs with control characters, such as U+001B: 1 of 41"),
-    (UNSPACED, ("0", "0"), "word", "the source text has no spaces between words; use --config.data.tokeniza"),
-    (UNSPACED, ("0", "0"), "character", None),
-    (SPACED, ("0", "0"), "word", None),
-  ],
-)
+UNUSUAL = [
+  (PAIRS, ("0", "0"), "word", None),
+  (PAIRS[:3] * 3, ("0", "0"), "word", "training pairs that repeat another: 6 of 9"),
+  (PAIRS, PAIRS[3], "word", "validation pairs that are also training pairs: 1 of 1; validation scores may"),
+  (BROKEN, ("0", "0"), "word", "training pairs with control characters, such as U+001B: 1 of 41"),
+  (UNSPACED, ("0", "0"), "word", "the source text has no spaces between words; use --config.data.tokeniza"),
+  (UNSPACED, ("0", "0"), "character", None),
+  (SPACED, ("0", "0"), "word", None),
+]
+
+
+@pytest.mark.parametrize(("pairs", "validation", "tokenization", "warning"), UNUSUAL)
 def test_unusual_text_gives_warnings(text_task, write, pairs, validation, tokenization, warning):
   task = text_task(pairs, validation_file=write([validation], "validation"), tokenization=tokenization)
   task.training_batch(0)
@@ -192,14 +192,14 @@ def test_unusual_text_gives_warnings(text_task, write, pairs, validation, tokeni
   assert warning is None or task.warnings[0].startswith(warning)
 
 
-@pytest.mark.parametrize(
-  ("sizes", "chosen"),
-  [
-    ({}, "{0} source and {1} target"),
-    ({"target_vocabulary_size": 288}, "{0} source"),
-    ({"vocabulary_size": 287}, None),
-  ],
-)
+SIZES = [
+  ({}, "{0} source and {1} target"),
+  ({"target_vocabulary_size": 288}, "{0} source"),
+  ({"vocabulary_size": 287}, None),
+]
+
+
+@pytest.mark.parametrize(("sizes", "chosen"), SIZES)
 def test_default_vocabulary_sizes_are_named(text_task, write, sizes, chosen):
   task = text_task(PAIRS, validation_file=write([("0", "0")], "other"), tokenization="subword", **sizes)
   task.training_batch(0)
@@ -207,7 +207,5 @@ def test_default_vocabulary_sizes_are_named(text_task, write, sizes, chosen):
   assert lengths[1] == max(sizes.values(), default=lengths[1])
   assert len(task.warnings) == (chosen is not None)
   if chosen:
-    text = (
-      "subwords, chosen from the size of the text; to try other numbers, set config.data.vocabulary_size, "
-    )
-    assert task.warnings[0].startswith(f"{chosen.format(*lengths)} {text}")
+    text = f"{chosen.format(*lengths)} subwords, chosen from the size of the text; to try other numbers, set"
+    assert task.warnings[0].startswith(text)

@@ -1,7 +1,6 @@
 """Languages: tokenizers with their vocabularies."""
 
 import functools
-import re
 
 import pytest
 
@@ -74,26 +73,22 @@ def test_broken_files_are_errors(tmp_path):
   learn("subword").save(tmp_path, "source")
   model, vocabulary = tmp_path / "subwords.source.model", tmp_path / "vocabulary.source.txt"
   learn("subword", vocabulary_size=284).vocabulary.save(vocabulary)
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError, match=f"^{model}: the subword model does not match {vocabulary}$"):
     load()
-  assert str(caught.value) == f"{model}: the subword model does not match {vocabulary}"
   model.write_bytes(model.read_bytes()[:-7])
-  with pytest.raises(ValueError) as caught:
+  with pytest.raises(ValueError, match=rf"^{model}: model must be a sentencepiece model, got \d+ invalid"):
     load()
-  message = rf"{re.escape(str(model))}: model must be a sentencepiece model, got \d+ invalid bytes"
-  assert re.fullmatch(message, str(caught.value))
 
 
-@pytest.mark.parametrize(
-  ("tokenization", "options", "message"),
-  [
-    ("word", {"min_count": 9}, r"min_count must be at most 3, the count of the most frequent word, got 9"),
-    ("subword", {"vocabulary_size": 9000}, r"vocabulary_size must be at most \d+ for this text, got 9000"),
-    ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be at least \d+ for this text, got 260"),
-    ("subword", {"texts": ()}, r"texts must have at least one that is not blank, got none"),
-  ],
-)
+INVALID = [
+  ("word", {"min_count": 9}, r"min_count must be at most 3, the count of the most frequent word, got 9"),
+  ("subword", {"vocabulary_size": 9000}, r"vocabulary_size must be at most \d+ for this text, got 9000"),
+  ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be at least \d+ for this text, got 260"),
+  ("subword", {"texts": ()}, r"texts must have at least one that is not blank, got none"),
+]
+
+
+@pytest.mark.parametrize(("tokenization", "options", "message"), INVALID)
 def test_invalid_options_are_errors(tokenization, options, message):
-  with pytest.raises(ValueError, match=message) as caught:
+  with pytest.raises(ValueError, match=f"^{message}.*$"):  # one line
     learn(tokenization, **options)
-  assert "\n" not in str(caught.value)

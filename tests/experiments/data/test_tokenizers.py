@@ -144,16 +144,16 @@ def model_of_other_ids():
   return model.getvalue()
 
 
-@pytest.mark.parametrize(
-  ("make", "message"),
-  [
-    (lambda: subwords("bpe").model[:1], r"^model must be a sentencepiece model, got 1 invalid bytes$"),
-    (lambda: subwords("bpe").model[:-1], r"^model must be a sentencepiece model, got \d+ invalid bytes$"),
-    (lambda: b"cats", r"^model must be a sentencepiece model, got 4 invalid bytes$"),
-    (lambda: b"", r"^model must be a sentencepiece model, got no bytes$"),
-    (model_of_other_ids, r"special ids \(0, 1, 2, 3\), got \(-1, 1, 2, 0\)$"),
-  ],
-)
+INVALID = [
+  (lambda: subwords("bpe").model[:1], r"^model must be a sentencepiece model, got 1 invalid bytes$"),
+  (lambda: subwords("bpe").model[:-1], r"^model must be a sentencepiece model, got \d+ invalid bytes$"),
+  (lambda: b"cats", r"^model must be a sentencepiece model, got 4 invalid bytes$"),
+  (lambda: b"", r"^model must be a sentencepiece model, got no bytes$"),
+  (model_of_other_ids, r"special ids \(0, 1, 2, 3\), got \(-1, 1, 2, 0\)$"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), INVALID)
 def test_invalid_models_are_errors(capfd, make, message):
   model = make()
   capfd.readouterr()

@@ -30,26 +30,26 @@ MIXED = st.lists(st.sampled_from(CHARACTERS).flatmap(st.sampled_from), max_size=
 TEXTS = MIXED | st.text(st.characters(codec="utf-8"))
 
 
-@pytest.mark.parametrize(
-  ("text", "tokens"),
-  [
-    ("The red cat, sees it.", "The red cat ￭, sees it ￭."),
-    ("dell'acqua c\u2019è un'oca d'y", "dell'￭ acqua c\u2019￭ è un'￭ oca d'￭ y"),
-    ("don't l' albero boys' l'hotel", "don't l ￭' albero boys ￭' l'hotel"),
-    ("'yes' (no) T-shirt", "'￭ yes ￭' (￭ no ￭) T ￭-￭ shirt"),
-    ("3.5 1,000 10:30 7.", "3.5 1,000 10 ￭:￭ 30 7 ￭."),
-    ("$5 C++ #1 a_b", "$￭ 5 C ￭+ ￭+ #￭ 1 a_b"),
-    ("हिन्दी है।", "हिन्दी है ￭।"),
-    ("क\u200dष", "क\u200dष"),
-    ("在中 文。", "在 ￭中 文 ￭。"),
-    ("コーヒーを飲む", "コーヒー ￭を ￭飲 ￭む"),
-    ("👩\u200d🚀👍🏽 🇮🇹🇩🇪", "👩\u200d🚀 ￭👍🏽 🇮🇹 ￭🇩🇪"),
-    ("צה\"ל ג' ג'a", "צה\"ל ג' ג'￭ a"),
-    ("a <unk>, x<unk>y", "a <unk> ￭, x￭ <unk>￭ y"),
-    ("￭ ￬ ▁", "￬1 ￬0 ￬2"),
-    ("\u2028perche\u0301\xa0no ", "perche\u0301 no"),
-  ],
-)
+EXAMPLES = [
+  ("The red cat, sees it.", "The red cat ￭, sees it ￭."),
+  ("dell'acqua c\u2019è un'oca d'y", "dell'￭ acqua c\u2019￭ è un'￭ oca d'￭ y"),
+  ("don't l' albero boys' l'hotel", "don't l ￭' albero boys ￭' l'hotel"),
+  ("'yes' (no) T-shirt", "'￭ yes ￭' (￭ no ￭) T ￭-￭ shirt"),
+  ("3.5 1,000 10:30 7.", "3.5 1,000 10 ￭:￭ 30 7 ￭."),
+  ("$5 C++ #1 a_b", "$￭ 5 C ￭+ ￭+ #￭ 1 a_b"),
+  ("हिन्दी है।", "हिन्दी है ￭।"),
+  ("क\u200dष", "क\u200dष"),
+  ("在中 文。", "在 ￭中 文 ￭。"),
+  ("コーヒーを飲む", "コーヒー ￭を ￭飲 ￭む"),
+  ("👩\u200d🚀👍🏽 🇮🇹🇩🇪", "👩\u200d🚀 ￭👍🏽 🇮🇹 ￭🇩🇪"),
+  ("צה\"ל ג' ג'a", "צה\"ל ג' ג'￭ a"),
+  ("a <unk>, x<unk>y", "a <unk> ￭, x￭ <unk>￭ y"),
+  ("￭ ￬ ▁", "￬1 ￬0 ￬2"),
+  ("\u2028perche\u0301\xa0no ", "perche\u0301 no"),
+]
+
+
+@pytest.mark.parametrize(("text", "tokens"), EXAMPLES)
 def test_tokens_match_examples(text, tokens):
   assert tokenize(text) == tuple(tokens.split(" "))
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 
-import numpy as np
+import chex
 import pytest
 from helpers import scripts
 
@@ -15,22 +15,14 @@ from experiments.runs import workdir
 
 pytestmark = pytest.mark.nightly
 
+# The batch has one padding row on two devices. The learning rate is low, so that rounding errors stay small.
 FLAGS = [
-  "--config.train.num_train_steps=120",
-  "--config.train.log_every_steps=10",
-  "--config.train.eval_every_steps=60",
-  "--config.data.num_buckets=2",
-  "--config.train.batch_size=5",  # with one padding row on two devices
-  "--config.train.learning_rate=0.001",  # low, so that rounding errors stay small
-  "--config.train.ema_decay=0.9",
-  "--config.model.attention=none",
-  "--config.model.features=6",
-  "--config.model.embed_dim=4",
-  "--config.model.dropout_rate=0.2",
-  "--config.evaluation.num_eval_examples=2",
-  "--config.evaluation.num_validation_examples=2",
-  "--config.evaluation.batch_size=2",
-  "--config.evaluation.max_decode_length=3",
+  *("--config.train.num_train_steps=120", "--config.train.log_every_steps=10"),
+  *("--config.train.eval_every_steps=60", "--config.data.num_buckets=2", "--config.train.batch_size=5"),
+  *("--config.train.learning_rate=0.001", "--config.train.ema_decay=0.9", "--config.model.attention=none"),
+  *("--config.model.features=6", "--config.model.embed_dim=4", "--config.model.dropout_rate=0.2"),
+  *("--config.evaluation.num_eval_examples=2", "--config.evaluation.num_validation_examples=2"),
+  *("--config.evaluation.batch_size=2", "--config.evaluation.max_decode_length=3"),
 ]
 
 
@@ -52,18 +44,12 @@ def two_processes(folder, *second_flags):
 def alone(tmp_path_factory):
   """The folder of a run with one process."""
   folder = tmp_path_factory.mktemp("runs") / "alone"
-  finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
-  assert finished.code == 0, finished
+  scripts.succeed("train", f"--workdir={folder}", *FLAGS)
   return folder
 
 
-def assert_same_run(folder, expected):
-  records, expected_records = workdir.read_metrics(folder), workdir.read_metrics(expected)
-  records += [*workdir.read_results(folder).values()]
-  expected_records += [*workdir.read_results(expected).values()]
-  assert [list(record) for record in records] == [list(record) for record in expected_records]
-  for record, expected_record in zip(records, expected_records, strict=True):
-    np.testing.assert_allclose(list(record.values()), list(expected_record.values()), rtol=1e-4)
+def records_of(folder):
+  return [*workdir.read_metrics(folder), *workdir.read_results(folder).values()]
 
 
 def test_one_process_resumes_two(alone, tmp_path):
@@ -76,8 +62,8 @@ def test_one_process_resumes_two(alone, tmp_path):
   (step,) = (int(path.name) for path in (folder / "checkpoints").iterdir())
   message = f"stopped at step {step}; run the same command again to resume"
   assert [process.errors.splitlines()[-1] for process in finished] == [message] * 2
-  assert f"resuming after step {step}" in scripts.run("train", f"--workdir={folder}", *FLAGS).output
-  assert_same_run(folder, alone)
+  assert f"resuming after step {step}" in scripts.succeed("train", f"--workdir={folder}", *FLAGS).output
+  chex.assert_trees_all_close(records_of(folder), records_of(alone), rtol=1e-4)
 
 
 def test_two_processes_resume_one(alone, tmp_path):
@@ -87,7 +73,7 @@ def test_two_processes_resume_one(alone, tmp_path):
   with two_processes(folder) as processes:
     finished = [process.finish() for process in processes]
   assert [process.code for process in finished] == [0, 0], finished
-  assert_same_run(folder, alone)
+  chex.assert_trees_all_close(records_of(folder), records_of(alone), rtol=1e-4)
   launches = [json.loads(line) for line in (folder / "launches.jsonl").read_text("utf-8").splitlines()]
   assert [(launch["processes"], launch["devices"]) for launch in launches] == [(1, 1), (2, 2)]
   # Only the first process prints.
@@ -118,17 +104,17 @@ DEVICES = "all processes must have the same number of devices, got [1, 2]"
 OTHER = "another process failed to start; see its error"
 
 
-@pytest.mark.parametrize(
-  ("flag", "first_error", "second_error"),
-  [
-    ("--config.seed=7", SAME, SAME),
-    ("--workdir=elsewhere", SAME, SAME),
-    ("--fsdp_size=2", SAME, SAME),
-    ("--cpu_devices=2", DEVICES, DEVICES),
-    ("--config.init_from=missing", OTHER, "missing: no run here (run.json is missing)"),
-    ("--config.train.batch_size=0", OTHER, "config.train.batch_size must be from 1 to 1,048,576, got 0"),
-  ],
-)
+DIFFERENCES = [
+  ("--config.seed=7", SAME, SAME),
+  ("--workdir=elsewhere", SAME, SAME),
+  ("--fsdp_size=2", SAME, SAME),
+  ("--cpu_devices=2", DEVICES, DEVICES),
+  ("--config.init_from=missing", OTHER, "missing: no run here (run.json is missing)"),
+  ("--config.train.batch_size=0", OTHER, "config.train.batch_size must be from 1 to 1,048,576, got 0"),
+]
+
+
+@pytest.mark.parametrize(("flag", "first_error", "second_error"), DIFFERENCES)
 def test_processes_start_together(tmp_path, flag, first_error, second_error):
   with two_processes(tmp_path / "run", flag) as processes:
     first, second = (process.finish() for process in processes)

@@ -38,10 +38,8 @@ def standard_promotion():
 def batch_of(step, mesh, num_rows=11):
   """Returns the batch of a step, with the padding rows that the mesh needs."""
   rng = np.random.default_rng(step)
-  sources, targets = (
-    [rng.integers(4, V, rng.integers(1, length)).tolist() for _ in range(num_rows)] for length in (S, T)
-  )
-  batch = make_batch(sources, targets, source_length=S, target_length=T)
+  sides = ([rng.integers(4, V, rng.integers(1, size)).tolist() for _ in range(num_rows)] for size in (S, T))
+  batch = make_batch(*sides, source_length=S, target_length=T)
   return local_rows(batch, mesh.size * TRAIN.grad_accumulation_steps)
 
 
@@ -88,12 +86,8 @@ def sharded(request):
 def test_training_equals_one_device(one_device, sharded):
   _, run = sharded
   np.testing.assert_allclose(run.losses, one_device.losses, rtol=1e-5)
-  chex.assert_trees_all_close(
-    fetch_local(run.state, make_mesh()),
-    fetch_local(one_device.state, one_device_mesh()),
-    rtol=1e-4,
-    atol=1e-5,
-  )
+  expected = fetch_local(one_device.state, one_device_mesh())
+  chex.assert_trees_all_close(fetch_local(run.state, make_mesh()), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_large_arrays_are_sharded(sharded):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import browser
+from helpers.model_reference import random_parameters
 
 from configs import base
 from experiments.data.tasks import make_task
@@ -31,6 +32,7 @@ return {
 };
 """
 TEXT = "the red cat sees the dog"
+DEEP = {"num_layers": 2, "num_decoder_layers": 2, "residual": True, "layer_norm": True}
 
 
 def make(attention, **options):
@@ -40,10 +42,8 @@ def make(attention, **options):
   config.evaluation.max_decode_length = 23
   task = make_task(config)
   model = make_task_model(config, task)
-  arguments = jnp.ones((1, 3), jnp.int32), jnp.array([3]), jnp.ones((1, 2), jnp.int32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), *arguments)["params"]
-  rng = np.random.default_rng(0)
-  params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.4, leaf.shape), leaf.dtype), shapes)
+  words = jnp.ones((1, 3), jnp.int32)
+  params = random_parameters(model, words, words[:, 0], words)["params"]
   return config, make_translator(config, task, model, params)
 
 
@@ -60,14 +60,7 @@ def in_page(config, translator, options):
   [
     ("additive", 3, {}),
     ("dot_product", 1, {"attend_order": "after", "input_feeding": True}),
-    (
-      "scaled_dot_product",
-      3,
-      {
-        **{"num_layers": 2, "num_decoder_layers": 2, "residual": True, "layer_norm": True},
-        **{"tied_embeddings": True, "qk_features": 11},
-      },
-    ),
+    ("scaled_dot_product", 3, DEEP | {"tied_embeddings": True, "qk_features": 11}),
     ("bilinear", 1, {"attend_order": "after", "num_decoder_layers": 2}),
     ("none", 3, {"tied_embeddings": True, "attend_order": "after", "input_feeding": True}),
   ],
@@ -157,13 +150,8 @@ def test_odd_texts_are_translated(cosine):
 
 def test_unsupported_models_are_explained():
   config, translator = make("additive")
-  for name, value in {
-    "encoder": "transformer",
-    "decoder": "transformer",
-    "attention": "monotonic",
-    "normalizer": "sparsemax",
-    "dtype": "bfloat16",
-  }.items():
+  unsupported = {"encoder": "transformer", "decoder": "transformer", "attention": "monotonic"}
+  for name, value in (unsupported | {"normalizer": "sparsemax", "dtype": "bfloat16"}).items():
     changed = copy.deepcopy(config)
     setattr(changed.model, name, value)
     assert unsupported_reason(changed, translator) == f"config.model.{name} is {value}"

@@ -12,11 +12,11 @@ from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model
 from experiments.explorer.recorded import recorded_model
 from experiments.runs.restore import KeptCheckpoints
-from tests.experiments.explorer.test_explorer_model import make
+from tests.experiments.explorer.test_explorer_model import DEEP, TEXT, make
 
 pytestmark = [pytest.mark.nightly, browser.needs_chromium]
 
-TEXT, REFERENCE = "the red cat sees the dog", "il gatto rosso vede il cane"
+REFERENCE = "il gatto rosso vede il cane"
 LINKS = frozenset({(0, 0), (1, 2), (3, 3)})
 FORCED = {str(t): token for t, token in enumerate([*REFERENCE.split(), "</s>"])}
 ALONE = {"run": "one", "compare": None}
@@ -25,8 +25,7 @@ NOTES, MAP, PANEL = ".notes", ".map", ".panel"
 
 @pytest.fixture(scope="module")
 def translators():
-  two_layers = {"num_layers": 2, "num_decoder_layers": 2, "residual": True, "layer_norm": True}
-  return make("additive"), make("bilinear", **two_layers)
+  return make("additive"), make("bilinear", **DEEP)
 
 
 @pytest.fixture(scope="module")

@@ -92,15 +92,15 @@ def test_alignment_errors_are_those_of_python():
   assert without_links is None
 
 
-@pytest.mark.parametrize(
-  ("low", "high", "text"),
-  [
-    (0, 1, None),
-    (-1e-6, 1 + 1e-6, None),
-    (-0.5, 0.5, "weights from −0.5 to 0.5; full color: 0.5"),
-    (0, 300, "weights from 0 to 300; full color: 300"),
-  ],
-)
+RANGES = [
+  (0, 1, None),
+  (-1e-6, 1 + 1e-6, None),
+  (-0.5, 0.5, "weights from −0.5 to 0.5; full color: 0.5"),
+  (0, 300, "weights from 0 to 300; full color: 300"),
+]
+
+
+@pytest.mark.parametrize(("low", "high", "text"), RANGES)
 def test_recorded_weights_are_decoded(tmp_path, low, high, text):
   weights = np.random.default_rng(0).uniform(low, high, (2, 3, 5, 5)).astype(np.float32)
   weights[0, 0, 0, :2] = low, high

@@ -39,22 +39,22 @@ def test_files_become_runs(tmp_path):
   assert r"a\ud800" in html.encode("utf-8").decode("utf-8") and r"\u003c/script>" in html
 
 
-@pytest.mark.parametrize(
-  ("arrays", "message"),
-  [
-    ({"weights": SELF}, r"file\.npz has no tokens \(found: weights\)"),
-    ({"weights": SELF, "source": TOKENS}, r"has no target \(found: weights, source\)"),
-    ({}, r"has no weights and no tokens \(found: no arrays\)"),
-    ({"weights": SELF, "tokens": TOKENS[1:]}, r"T=6 and S=6 tokens, got shape \(3, 2, 7, 7\)"),
-    ({"weights": SELF[0], "tokens": TOKENS}, r"must have axes \[layers heads T S\]"),
-    ({"weights": SELF[:0], "tokens": TOKENS}, r"got shape \(0, 2, 7, 7\)"),
-    ({"weights": SELF * np.nan, "tokens": TOKENS}, "must be finite and at most 3.4e38, got 294 that are NaN"),
-    ({"weights": np.full((1, 1, 7, 7), -1.7e308), "tokens": TOKENS}, "at most 3.4e38, got 49 that are NaN"),
-    ({"weights": SELF, "tokens": np.array([TOKENS])}, r"with one axis, got <U5 with shape \(1, 7\)"),
-    ({"weights": CROSS, "source": np.array(TOKENS, bytes), "target": [*"abcd"]}, r"source must .* got \|S5"),
-    ({"weights": SELF.astype(int), "tokens": TOKENS}, "floating-point numbers, got int64"),
-  ],
-)
+INVALID = [
+  ({"weights": SELF}, r"file\.npz has no tokens \(found: weights\)"),
+  ({"weights": SELF, "source": TOKENS}, r"has no target \(found: weights, source\)"),
+  ({}, r"has no weights and no tokens \(found: no arrays\)"),
+  ({"weights": SELF, "tokens": TOKENS[1:]}, r"T=6 and S=6 tokens, got shape \(3, 2, 7, 7\)"),
+  ({"weights": SELF[0], "tokens": TOKENS}, r"must have axes \[layers heads T S\]"),
+  ({"weights": SELF[:0], "tokens": TOKENS}, r"got shape \(0, 2, 7, 7\)"),
+  ({"weights": SELF * np.nan, "tokens": TOKENS}, "must be finite and at most 3.4e38, got 294 that are NaN"),
+  ({"weights": np.full((1, 1, 7, 7), -1.7e308), "tokens": TOKENS}, "at most 3.4e38, got 49 that are NaN"),
+  ({"weights": SELF, "tokens": np.array([TOKENS])}, r"with one axis, got <U5 with shape \(1, 7\)"),
+  ({"weights": CROSS, "source": np.array(TOKENS, bytes), "target": [*"abcd"]}, r"source must .* got \|S5"),
+  ({"weights": SELF.astype(int), "tokens": TOKENS}, "floating-point numbers, got int64"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "message"), INVALID)
 def test_invalid_files_are_errors(tmp_path, arrays, message):
   with pytest.raises(DataError, match=message):
     weights_file(save(tmp_path / "file.npz", **arrays))

@@ -52,14 +52,14 @@ def test_training_curves_have_three_panels(tmp_path):
   figures.save(figure, tmp_path / "curves.png")
 
 
-@pytest.mark.parametrize(
-  ("records", "message"),
-  [
-    ([], r"^records must have at least one loss or score, got \[\]$"),
-    ([{"step": 1, "a": 2.0}], r"^records must have at least one loss or score, got \['step', 'a'\]$"),
-    ([{"train/loss": 1.0}], r"^every record must have a step, got one with \['train/loss'\]$"),
-  ],
-)
+INVALID = [
+  ([], r"^records must have at least one loss or score, got \[\]$"),
+  ([{"step": 1, "a": 2.0}], r"^records must have at least one loss or score, got \['step', 'a'\]$"),
+  ([{"train/loss": 1.0}], r"^every record must have a step, got one with \['train/loss'\]$"),
+]
+
+
+@pytest.mark.parametrize(("records", "message"), INVALID)
 def test_empty_curves_are_errors(records, message):
   with pytest.raises(ValueError, match=message):
     figures.training_curves(records)

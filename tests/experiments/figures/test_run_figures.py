@@ -29,14 +29,14 @@ class FakeTranslator:
     return [PairScore(-1.0, 3, self.weights) for _ in pairs]
 
 
-@pytest.mark.parametrize(
-  ("weights", "names", "warning"),
-  [
-    (np.full((3, 3), 1 / 3), ["training_curves.png", "attention_0.png"], ""),
-    (None, ["training_curves.png"], ""),
-    (np.full((3, 3), "no number"), ["training_curves.png"], "warning: could not draw "),
-  ],
-)
+WEIGHTS = [
+  (np.full((3, 3), 1 / 3), ["training_curves.png", "attention_0.png"], ""),
+  (None, ["training_curves.png"], ""),
+  (np.full((3, 3), "no number"), ["training_curves.png"], "warning: could not draw "),
+]
+
+
+@pytest.mark.parametrize(("weights", "names", "warning"), WEIGHTS)
 def test_curves_and_maps_are_written(tmp_path, capsys, weights, names, warning):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5})

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.model_reference import random_parameters
 
 from configs import base
 from experiments.cli.config_fields import ConfigError
@@ -37,14 +38,6 @@ class LetterTask:
   target = TextProcessor(WordTokenizer(), Vocabulary(TARGET_WORDS), lowercase=True)
 
 
-def random_params(model, seed):
-  words = jnp.ones((1, 2), jnp.int32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), words, jnp.ones((1,), jnp.int32), words)["params"]
-  rng = np.random.default_rng(seed)
-  # Large parameters, so that translations differ.
-  return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(scale=1.2, size=leaf.shape), leaf.dtype), shapes)
-
-
 def with_bias(params, bias_by_id):
   """Returns parameters with other output biases of some ids."""
   decoder = params["decoder"]
@@ -54,20 +47,23 @@ def with_bias(params, bias_by_id):
 
 
 @functools.cache
-def model_and_params(kind="additive"):
-  model = make_model(
-    base.Model(attention=kind, embed_dim=5, features=6), source_vocabulary_size=9, target_vocabulary_size=9
-  )
+def model_and_params(kind="additive", size=9):
+  config, words = base.Model(attention=kind, embed_dim=5, features=6), jnp.ones((1, 2), jnp.int32)
+  model = make_model(config, source_vocabulary_size=size, target_vocabulary_size=size)
+  params = random_parameters(model, words, words[:, 0], words, seed=4)["params"]
+  params = jax.tree.map(lambda leaf: 3 * leaf, params)  # large, so that translations differ
   # PAD and BOS are improbable, as after training. Some translations end before the maximum length.
-  return model, with_bias(random_params(model, seed=4), {PAD_ID: -1e4, BOS_ID: -1e4, EOS_ID: 0.0})
+  return model, with_bias(params, {PAD_ID: -1e4, BOS_ID: -1e4, EOS_ID: 0.0})
 
 
-def make_letters(kind="additive", *, batch_size=5, bias_by_id=None, **decode_options):
-  """Returns a translator of letters."""
-  model, params = model_and_params(kind)
+def make_translator_of(task, kind="additive", *, batch_size=5, bias_by_id=None, **decode_options):
+  model, params = model_and_params(kind, len(task.source.vocabulary))
   params = with_bias(params, bias_by_id) if bias_by_id else params
   options = DecodeOptions(**({"max_length": MAX_LENGTH} | decode_options))
-  return Translator(LetterTask(), model, params, batch_size=batch_size, decode_options=options)
+  return Translator(task, model, params, batch_size=batch_size, decode_options=options)
+
+
+make_letters = functools.partial(make_translator_of, LetterTask())
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -96,6 +92,11 @@ def score_of(source, ids):
   return sum(log_probabilities[t, token] for t, token in enumerate(ids)), weights[: len(ids)]
 
 
+def assert_is_scored(translation, score, weights):
+  np.testing.assert_allclose(translation.score, score, rtol=1e-4)
+  np.testing.assert_allclose(translation.attention, weights, atol=1e-5)
+
+
 def tokens_of(hypotheses):
   return [best.tokens for best, *_ in hypotheses]
 
@@ -110,20 +111,12 @@ def scored():
   return make_letters().score_tokens(PAIRS)
 
 
-@pytest.fixture(scope="module")
-def n_best():
-  return make_letters(beam_size=4, n_best=3, length_penalty=0.7).n_best(SHORT)
-
-
 def test_translations_are_greedy_and_in_order(translations):
   for source, translation in zip(SOURCES, translations, strict=True):
     ids = ids_of(translation)
     log_probabilities, _ = alone(source, ids[:-1])
     assert np.argmax(log_probabilities, axis=-1)[: len(ids)].tolist() == ids
-    score, weights = score_of(source, ids)
-    np.testing.assert_allclose(translation.score, score, rtol=1e-4)
-    assert translation.attention.shape == weights.shape == (len(ids), len(source) + 1)
-    np.testing.assert_allclose(translation.attention, weights, atol=1e-5)
+    assert_is_scored(translation, *score_of(source, ids))
     assert translation.text == " ".join(translation.tokens)
     assert len(ids) == MAX_LENGTH or not translation.is_truncated
   assert {translation.is_truncated for translation in translations} == {True, False}
@@ -145,7 +138,6 @@ def test_scores_match_the_model(scored):
     log_probability, weights = score_of(source, ids)
     np.testing.assert_allclose(pair.log_probability, log_probability, rtol=1e-4)
     assert (pair.num_tokens, shorter.num_tokens) == (len(ids), len(ids) - 1)
-    assert pair.attention.shape == (len(ids), len(source) + 1)
     np.testing.assert_allclose(pair.attention, weights, atol=1e-5)
     end = alone(source, ids[:-1])[0][len(ids) - 1, EOS_ID]
     np.testing.assert_allclose(shorter.log_probability, pair.log_probability - end, rtol=1e-4, atol=1e-4)
@@ -180,7 +172,8 @@ def test_diverged_models_are_reported():
     translator.n_best(SHORT)
 
 
-def test_n_best_are_in_order(n_best):
+def test_n_best_are_in_order():
+  n_best = make_letters(beam_size=4, n_best=3, length_penalty=0.7).n_best(SHORT)
   for source, hypotheses in zip(SHORT, n_best, strict=True):
     assert len({(item.tokens, item.is_truncated) for item in hypotheses}) == len(hypotheses) == 3
     assert hypotheses == sorted(hypotheses, key=lambda item: (item.is_truncated, -item.score))
@@ -188,9 +181,7 @@ def test_n_best_are_in_order(n_best):
       ids = ids_of(translation)
       score, weights = score_of(source, ids)
       # Wu et al. 2016, arXiv:1609.08144, equation 14.
-      np.testing.assert_allclose(translation.score, score / ((5 + len(ids)) / 6) ** 0.7, rtol=1e-4)
-      assert translation.attention.shape == (len(ids), len(source) + 1)
-      np.testing.assert_allclose(translation.attention, weights, atol=1e-5)
+      assert_is_scored(translation, score / ((5 + len(ids)) / 6) ** 0.7, weights)
 
 
 def test_n_best_may_return_fewer():
@@ -203,22 +194,16 @@ def test_samples_depend_on_seed_and_ids():
   options = {"temperature": 1.5, "top_k": 3}
   samples = {seed: make_letters(seed=seed, **options).n_best(SHORT) for seed in (5, 6, 2**32 - 1)}
   assert len({str(tokens_of(hypotheses)) for hypotheses in samples.values()}) == 3
-  # The numbers are those of the sentence, in any batch.
-  single = make_letters(seed=5, batch_size=1, **options)
-  one_by_one = [single.n_best([source], example_ids=[i])[0] for i, source in enumerate(SHORT)]
-  assert tokens_of(one_by_one) == tokens_of(samples[5])
-  reordered = make_letters(seed=5, **options).n_best(SHORT, example_ids=[4, 3, 2, 1, 0])
-  assert tokens_of(reordered) != tokens_of(samples[5])
+  # The numbers are those of the sentence, in any row.
+  translator, ids = make_letters(seed=5, **options), [4, 3, 2, 1, 0]
+  assert tokens_of(translator.n_best(SHORT[::-1], example_ids=ids))[::-1] == tokens_of(samples[5])
+  assert tokens_of(translator.n_best(SHORT, example_ids=ids)) != tokens_of(samples[5])
   ranks = set()
-  for source, (translation,) in itertools.chain(
-    *(zip(SHORT, item, strict=True) for item in samples.values())
-  ):
+  for source, (translation,) in zip(SHORT * 3, itertools.chain(*samples.values()), strict=True):
     ids = ids_of(translation)
     log_probabilities, _ = alone(source, ids)
     ranks |= {int((log_probabilities[t] > log_probabilities[t, token]).sum()) for t, token in enumerate(ids)}
-    score, weights = score_of(source, ids)
-    np.testing.assert_allclose(translation.score, score, rtol=1e-4)
-    np.testing.assert_allclose(translation.attention, weights, atol=1e-5)
+    assert_is_scored(translation, *score_of(source, ids))
   assert ranks == {0, 1, 2}
 
 
@@ -240,9 +225,8 @@ def test_heads_are_those_of_the_decoder(scored):
   heads = half.heads_of_tokens(PAIRS)
   for (source, target), found, pair in zip(PAIRS, heads, scored, strict=True):
     assert (found.source, found.target, found.encoder) == (source, target, None)
-    assert found.decoder.shape == (1, 1, len(target) + 1, len(source) + 1)
     assert found.decoder.dtype == np.float32
-    np.testing.assert_allclose(found.decoder[0, 0], pair.attention, atol=0.1)
+    np.testing.assert_allclose(found.decoder, [[pair.attention]], atol=0.1)
 
 
 class TextTask:
@@ -256,45 +240,31 @@ class TextTask:
 
 def test_decoded_scores_match_teacher_forcing():
   # Both are normalized without the ids that are never generated: here also UNK, since bytes replace it.
-  size = len(TextTask.source.vocabulary)
-  config = base.Model(embed_dim=5, features=6)
-  model = make_model(config, source_vocabulary_size=size, target_vocabulary_size=size)
-  params = with_bias(random_params(model, seed=5), dict.fromkeys((PAD_ID, BOS_ID, UNK_ID, EOS_ID), 4.0))
-  options = DecodeOptions(max_length=9, beam_size=4, n_best=4, length_penalty=0.0)
-  translator = Translator(TextTask(), model, params, batch_size=4, decode_options=options)
-  n_best = translator.n_best(translator.source_tokens(TextTask.texts))
-  pairs = [
-    (text, best) for text, hypotheses in zip(TextTask.texts, n_best, strict=True) for best in hypotheses
-  ]
-  pairs = [(text, best) for text, best in pairs if not best.is_truncated]
+  likely = dict.fromkeys((PAD_ID, BOS_ID, UNK_ID), 99.0) | {EOS_ID: 4.0}
+  options = {"beam_size": 4, "n_best": 4, "length_penalty": 0.0}
+  translator = make_translator_of(TextTask(), batch_size=4, bias_by_id=likely, **options)
+  n_best = zip(TextTask.texts, translator.n_best(translator.source_tokens(TextTask.texts)), strict=True)
+  pairs = [(text, best) for text, found in n_best for best in found if not best.is_truncated]
   assert pairs and not any("<unk>" in best.tokens for _, best in pairs)
   tokens = translator.pair_tokens([(text, " ".join(best.tokens)) for text, best in pairs], are_tokens=True)
   assert [target for _, target in tokens] == [best.tokens for _, best in pairs]
   for (_, best), pair in zip(pairs, translator.score_tokens(tokens), strict=True):
     np.testing.assert_allclose(pair.log_probability, best.score, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(pair.attention, best.attention, atol=1e-5)
+  with pytest.raises(DataError, match="tokens must be written by translate --tokens, got 'never'"):
+    translator.pair_tokens([("a", "never")], are_tokens=True)
 
 
-@pytest.mark.parametrize(
-  ("call", "error", "message"),
-  [
-    (lambda t: t.translate("abc"), TypeError, "texts must be a list of strings, got 'abc'"),
-    (lambda t: t.translate([3]), TypeError, r"texts must be a list of strings, got \[3\]"),
-    (lambda t: t.score(("ab", "cd")), TypeError, r"pairs must be .* \(source, translation\), both strings"),
-    (lambda t: t.heads([("a", 3)]), TypeError, r"pairs must be .*, both strings, got \('a', 3\)"),
-    (lambda t: t.heads_of_tokens([(("a",), ("x",) * 4_097)]), DataError, "most 4,096 tokens .* got 4,097$"),
-    (
-      lambda t: dataclasses.replace(t, task=TextTask()).pair_tokens([("a", "never")], are_tokens=True),
-      DataError,
-      "tokens must be written by translate --tokens, got 'never'",
-    ),
-    (
-      lambda t: make_translator(base.Config(), t.task, t.model, t.params, {"beam": 2}),
-      ConfigError,
-      r"decode_options must have fields among max_length, .*, got beam$",
-    ),
-  ],
-)
+INVALID = [
+  (lambda t: t.translate("abc"), TypeError, "texts must be a list of strings, got 'abc'"),
+  (lambda t: t.translate([3]), TypeError, r"texts must be a list of strings, got \[3\]"),
+  (lambda t: t.score(("ab", "cd")), TypeError, r"pairs must be .* \(source, translation\), both strings"),
+  (lambda t: t.heads([("a", 3)]), TypeError, r"pairs must be .*, both strings, got \('a', 3\)"),
+  (lambda t: t.heads_of_tokens([(("a",), ("x",) * 4_097)]), DataError, "most 4,096 tokens .* got 4,097$"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), INVALID)
 def test_invalid_arguments_are_errors(call, error, message):
   with pytest.raises(error, match=message):
     call(make_letters())
@@ -303,7 +273,10 @@ def test_invalid_arguments_are_errors(call, error, message):
 def test_decoding_follows_the_config():
   evaluation = base.Evaluation(max_decode_length=5, beam_size=3, length_penalty=0.25, batch_size=7)
   config = base.Config(evaluation=evaluation, train=base.Train(train_eos=False))
-  translator = make_translator(config, LetterTask(), *model_and_params(), {"n_best": 2, "beam_size": 4})
+  arguments = config, LetterTask(), *model_and_params()
+  with pytest.raises(ConfigError, match=r"decode_options must have fields among max_length, .*, got beam$"):
+    make_translator(*arguments, {"beam": 2})
+  translator = make_translator(*arguments, {"n_best": 2, "beam_size": 4})
   assert translator.decode_options == DecodeOptions(5, beam_size=4, length_penalty=0.25, n_best=2)
   assert (translator.batch_size, translator.train_eos) == (7, False)
   assert translator.with_decode_options(seed=3).decode_options == translator.decode_options._replace(seed=3)

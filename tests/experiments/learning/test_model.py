@@ -72,18 +72,18 @@ def test_options_reach_both_sides(kind, options):
       assert getattr(module, name) == value != getattr(unchanged, name)
 
 
-@pytest.mark.parametrize(
-  ("changes", "field", "value"),
-  [
-    ({"attend_order": "after"}, "attend_order", "after"),
-    ({"input_feeding": True}, "input_feeding", True),
-    ({"num_heads": 4}, "num_heads", 4),
-    ({"normalizer": "entmax15"}, "normalizer", attention.Entmax15()),
-    ({"normalizer": "sigmoid"}, "normalizer", attention.Sigmoid(subtract_log_length=True)),
-    ({"qk_features": 7}, "qk_features", 7),
-    ({"tied_embeddings": True}, "tied_embeddings", True),
-  ],
-)
+DECODER_OPTIONS = [
+  ({"attend_order": "after"}, "attend_order", "after"),
+  ({"input_feeding": True}, "input_feeding", True),
+  ({"num_heads": 4}, "num_heads", 4),
+  ({"normalizer": "entmax15"}, "normalizer", attention.Entmax15()),
+  ({"normalizer": "sigmoid"}, "normalizer", attention.Sigmoid(subtract_log_length=True)),
+  ({"qk_features": 7}, "qk_features", 7),
+  ({"tied_embeddings": True}, "tied_embeddings", True),
+]
+
+
+@pytest.mark.parametrize(("changes", "field", "value"), DECODER_OPTIONS)
 def test_options_of_the_recurrent_decoder(changes, field, value):
   decoder, default = make(**changes).decoder, make().decoder
   assert decoder == default.clone(parent=None, **{field: value}) != default

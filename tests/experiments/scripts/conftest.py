@@ -24,27 +24,12 @@ def small():
 
 @pytest.fixture(scope="package")
 def run():
-  """Returns a function that runs a script, which must succeed."""
-
-  def succeed(script, *flags, **options):
-    finished = scripts.run(script, *map(str, flags), **options)
-    assert finished.code == 0, finished
-    return finished
-
-  return succeed
+  return scripts.succeed
 
 
 @pytest.fixture(scope="package")
 def error_of():
-  """Returns a function that returns the error line of a script."""
-
-  def fail(script, *flags):
-    finished = scripts.run(script, *map(str, flags))
-    assert (finished.code, finished.output, finished.errors.count("\n")) == (2, "", 1), finished
-    assert finished.errors.startswith("error: ")
-    return finished.errors.removeprefix("error: ")[:-1]
-
-  return fail
+  return scripts.error_of
 
 
 @pytest.fixture(scope="package")

@@ -68,21 +68,21 @@ def test_input_sentences_are_recorded(trained, transformer, explore, tmp_path):
   assert sentences[0]["columns"] == ["a", "cat", "<", "/", "script", ">", "</s>"]
 
 
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    ("", "--workdir must name the folder of a run, got none"),
-    ("--workdir=nothing", "nothing"),
-    ("--workdir=RUN --checkpoints=7", "step must be one of the checkpoints"),
-    ("--workdir=RUN --checkpoints=best", "--checkpoints must be steps separated by commas"),
-    ("--workdir=RUN --num_examples=0", "num_examples"),
-    ("--workdir=RUN,RUN", "--workdir and --weights must name distinct paths"),
-    ("--workdir=RUN --input=none", "cannot read the file: No such file"),
-    ("--workdir=RUN --input=/dev/null", "--input must have at least one sentence, got none in /dev/null"),
-    ("--weights=,", "--weights must name files, separated by commas, got ','"),
-    ("--weights=.", ".: cannot read the file: Is a directory"),
-  ],
-)
+ERRORS = [
+  ("", "--workdir must name the folder of a run, got none"),
+  ("--workdir=nothing", "nothing"),
+  ("--workdir=RUN --checkpoints=7", "step must be one of the checkpoints"),
+  ("--workdir=RUN --checkpoints=best", "--checkpoints must be steps separated by commas"),
+  ("--workdir=RUN --num_examples=0", "num_examples"),
+  ("--workdir=RUN,RUN", "--workdir and --weights must name distinct paths"),
+  ("--workdir=RUN --input=none", "cannot read the file: No such file"),
+  ("--workdir=RUN --input=/dev/null", "--input must have at least one sentence, got none in /dev/null"),
+  ("--weights=,", "--weights must name files, separated by commas, got ','"),
+  ("--weights=.", ".: cannot read the file: Is a directory"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), ERRORS)
 def test_user_errors_are_one_line(trained, error_of, tmp_path, flags, message):
   path = tmp_path / "page.html"
   assert message in error_of("explore", f"--output={path}", *flags.replace("RUN", str(trained[0])).split())

@@ -3,8 +3,6 @@
 import gzip
 import json
 
-import jax
-import numpy as np
 import pytest
 
 from experiments.runs import workdir
@@ -20,35 +18,22 @@ def contents(folder):
   return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def values_of(folder, name):
-  """Returns the values of a metric by step."""
-  return {record["step"]: record[name] for record in workdir.read_metrics(folder) if name in record}
-
-
 def test_records_have_flags_and_launches(trained, small):
   folder, _ = trained
   config = json.loads((folder / "run.json").read_text("utf-8"))["config"]
   assert (config["seed"], config["train"]["num_train_steps"], config["model"]["features"]) == (0, 6, 8)
-  (line,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
-  launch = json.loads(line)
-  assert launch["command"][1:4] == ["-m", "experiments.train", f"--workdir={folder}"]
-  assert launch["command"][-1] == small[-1]
-  assert launch["versions"]["jax"] == jax.__version__
-  assert launch["device"].startswith("cpu: ")
-  assert (launch["devices"], launch["processes"]) == (jax.device_count(), 1)
+  command = json.loads((folder / "launches.jsonl").read_text("utf-8"))["command"]
+  assert command[1:4] == ["-m", "experiments.train", f"--workdir={folder}"] and command[-1] == small[-1]
 
 
 def test_metrics_are_recorded(trained):
   folder, _ = trained
-  losses = values_of(folder, "train/loss")
-  assert list(losses) == [2, 4, 6]
-  # At first, the 372 words have about equal probabilities.
-  assert 5.0 < losses[2] < np.log(372) + 0.3 and losses[6] < losses[2]
-  for name in ("loss", "alignment_error_rate"):
-    assert list(values_of(folder, f"validation/{name}")) == [3, 6]
+  records = workdir.read_metrics(folder)
+  losses = {record["step"]: record["train/loss"] for record in records if "train/loss" in record}
+  assert list(losses) == [2, 4, 6] and losses[6] < losses[2]
+  assert [record["step"] for record in records if "validation/alignment_error_rate" in record] == [3, 6]
   (events,) = (folder / "tensorboard").glob("events.out.tfevents.*")
-  content = events.read_bytes()
-  assert b"train/loss" in content and b"validation/bleu" in content and b"train/tokens_per_second" in content
+  assert b"train/tokens_per_second" in events.read_bytes()
 
 
 def test_requested_steps_are_profiled(trained):
@@ -85,19 +70,10 @@ def test_progress_and_translations_are_printed(trained):
 
 def test_finished_runs_do_not_train_again(trained, run, small):
   folder, _ = trained
-  before = {path: content for path, content in contents(folder).items() if "figures" not in str(path)}
+  before = contents(folder)
   finished = run("train", f"--workdir={folder}", *small)
   assert "resuming after step 6 of 6" in finished.output
   assert "loss " not in finished.output.split("split ")[0]
   after = contents(folder)
-  changed = {path.name for path, content in before.items() if after[path] != content}
-  assert changed <= {"launches.jsonl"}
-
-
-def test_changed_fields_are_errors(trained, error_of, small):
-  folder, _ = trained
-  before = contents(folder)
-  line = error_of("train", f"--workdir={folder}", *small, "--config.train.batch_size=16", "--config.seed=3")
-  assert line.startswith(f"{folder} has a run with a different config: ")
-  assert "train.batch_size 4 (now 16)" in line and "seed 0 (now 3)" in line
-  assert "train.num_train_steps" not in line and contents(folder) == before
+  changed = {path.name for path in before if path.suffix != ".png" and after[path] != before[path]}
+  assert changed == {"launches.jsonl"}

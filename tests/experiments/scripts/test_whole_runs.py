@@ -1,11 +1,8 @@
-"""Whole runs: stopped and resumed, and with custom normalizers, decoders and metrics."""
+"""Whole runs: interrupted sweeps, and runs with custom normalizers, decoders and metrics."""
 
 import json
-import os
-import signal
 import time
 
-import chex
 import jax
 import numpy as np
 import pytest
@@ -18,29 +15,6 @@ from tests.experiments.scripts.test_sweep_script import FILE
 pytestmark = pytest.mark.nightly
 
 TASK = f"--config.data.task={MODULE}:Reversal"
-LONG = "--config.train.num_train_steps=60", "--config.model.dropout_rate=0.1"
-
-
-def test_resumed_runs_are_bit_identical(run, small, tmp_path):
-  whole, folder = tmp_path / "whole", tmp_path / "run"
-  run("train", f"--workdir={whole}", *small, *LONG)
-  with scripts.start("train", f"--workdir={folder}", *small, *LONG) as running:
-    running.wait_for("step 10/60")
-    os.kill(running.process.pid, signal.SIGINT)
-    stopped = running.finish()
-  assert stopped.code == 130 and "run the same command again to resume" in stopped.errors
-  step = scripts.newest_checkpoint(folder).step
-  assert 0 < step < 60 and not (folder / "results.json").exists()
-  # The interrupted run can translate.
-  assert len(run("translate", f"--workdir={folder}", "--text=the cat").output.splitlines()) == 1
-  resumed = run("train", f"--workdir={folder}", *small, *LONG)
-  assert f"resuming after step {step} of 60" in resumed.output
-  first, second = scripts.newest_checkpoint(whole), scripts.newest_checkpoint(folder)
-  assert first.step == second.step == 60
-  chex.assert_trees_all_equal(first.state, second.state)
-  for name in ("metrics.jsonl", "results.json"):
-    assert (folder / name).read_bytes() == (whole / name).read_bytes()
-  assert len((folder / "launches.jsonl").read_text("utf-8").splitlines()) == 2
 
 
 def test_interrupted_sweeps_give_equal_results(run, tmp_path):
@@ -104,9 +78,7 @@ def test_failed_metrics_can_be_fixed(run, small, tmp_path, write_module):
   module = write_module(text.format("1 / (len(calls) < 3)"))  # before training, then at steps 3 and 6
   flags = f"--workdir={tmp_path / 'run'}", *small, TASK, f"--config.evaluation.custom_metrics={module}:late"
   failed = scripts.run("train", *flags)
-  assert failed.code == 2 and failed.errors.splitlines()[-1] == (
-    f"error: config.evaluation.custom_metrics={module}:late: ZeroDivisionError: division by zero "
-    f"({tmp_path / module}.py, line 4)"
-  )
+  line = f"{module}:late: ZeroDivisionError: division by zero ({tmp_path / module}.py, line 4)"
+  assert failed.code == 2 and failed.errors.splitlines()[-1].endswith(line)
   write_module(text.format("1"))
   assert "resuming after step 3 of 6" in run("train", *flags).output

@@ -1,11 +1,11 @@
 """Rows, digests and statistics of studies."""
 
 import pytest
+from helpers.small_runs import write_finished_run
 
 from configs import base
 from experiments.comparison import sweep
 from experiments.runs import workdir
-from experiments.runs.record import Record, write_record
 from experiments.studies import analysis
 
 
@@ -23,10 +23,7 @@ def test_rows_round_trip(tmp_path):
 
 
 def finish(folder, name, config, bleu):
-  """Creates the folder of a finished run."""
-  (folder / name).mkdir()
-  write_record(folder / name, Record(config, {}, ""))
-  workdir.write_json(folder / name / "results.json", {"test": {"bleu": bleu}})
+  write_finished_run(folder / name, config, {"test": {"bleu": bleu}})
 
 
 def test_finished_runs_are_collected_once(tmp_path):

@@ -2,9 +2,9 @@
 
 import types
 
-import jax
 import numpy as np
 import pytest
+from helpers.model_reference import random_parameters
 
 import attention
 from experiments.data.task import Example
@@ -98,17 +98,12 @@ def test_changed_weights_change_the_distribution():
     Example((*source,), (*target,), frozenset(np.ndindex(len(target), len(source) + 1)), source, target)
     for source, target in (("abc", "de"), ("gf", "a"))
   ]
-  encoder = attention.RecurrentEncoder(len(language.vocabulary), embed_dim=5, features=7)
-  model = attention.Seq2Seq(
-    encoder, attention.RecurrentDecoder(len(language.vocabulary), embed_dim=5, features=7)
-  )
+  sides = attention.RecurrentEncoder, attention.RecurrentDecoder
+  model = attention.Seq2Seq(*(side(len(language.vocabulary), embed_dim=5, features=7) for side in sides))
   words = np.ones((2, 3), np.int32)
-  params = jax.jit(model.init)(jax.random.key(0), words, words[:, 0], words)["params"]
-  leaves, structure = jax.tree.flatten(params)
-  rngs = jax.random.split(jax.random.key(1), len(leaves))
-  noisy = [leaf + jax.random.normal(rng, leaf.shape) for leaf, rng in zip(leaves, rngs, strict=True)]
+  params = random_parameters(model, words, words[:, 0], words)["params"]
   task = types.SimpleNamespace(source=language, target=language, examples=lambda split, count: examples)
-  translator = types.SimpleNamespace(task=task, model=model, params=jax.tree.unflatten(structure, noisy))
+  translator = types.SimpleNamespace(task=task, model=model, params=params)
   measures = explanation.measure(translator)
   # Restricting the weights to the links changes nothing, and removing the linked ones leaves none.
   assert measures["tvd/alone"] == pytest.approx(0, abs=1e-5)

@@ -19,16 +19,13 @@ def test_unfinished_studies_have_pages(name, tmp_path):
 
 
 def test_the_script_writes_stored_metrics(tmp_path):
-  finished = scripts.run("write_findings", "--study=scan_seeds", f"--output={tmp_path}")
-  assert finished.code == 2 and "scan_seeds.csv: no metrics are stored; pass --workdir" in finished.errors
+  command = "write_findings", "--study=scan_seeds", f"--output={tmp_path}"
+  assert "scan_seeds.csv: no metrics are stored; pass --workdir" in scripts.error_of(*command)
   (tmp_path / "scan_seeds.csv").write_bytes((FOLDER / "scan_seeds.csv").read_bytes())
-  finished = scripts.run("write_findings", "--study=scan_seeds", f"--output={tmp_path}")
-  assert finished.code == 0, finished.errors
+  scripts.succeed(*command)
   assert (tmp_path / "scan_seeds.md").read_bytes() == (FOLDER / "scan_seeds.md").read_bytes()
-  finished = scripts.run(
-    "write_findings", "--study=scan_seeds", f"--workdir={tmp_path}", f"--output={tmp_path}"
-  )
-  assert finished.code == 2 and "--workdir must contain runs of this study, such as " in finished.errors
+  line = scripts.error_of(*command, f"--workdir={tmp_path}")
+  assert "--workdir must contain runs of this study, such as " in line
 
 
 def test_eflomal_is_scored_on_test_sentences(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 import signal
 
 import chex
@@ -59,8 +60,8 @@ def test_resumed_runs_have_the_same_bits(trained, tmp_path, break_step, capsys):
   with pytest.raises(Preempted, match="stopped at step 5; run the same command again to") as caught:
     loop.train(CONFIG, tmp_path)
   assert caught.value.code == 143
-  assert checkpoints_of(tmp_path).latest_step() == 5
-  assert checkpoints_of(tmp_path).newest_steps() == [2, 4]
+  checkpoints = checkpoints_of(tmp_path)
+  assert (checkpoints.latest_step(), checkpoints.newest_steps()) == (5, [2, 4])
   capsys.readouterr()
   loop.train(CONFIG, tmp_path)
   output = capsys.readouterr().out
@@ -80,16 +81,16 @@ def test_loading_writes_nothing(trained):
   assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
-@pytest.mark.parametrize(
-  ("metric", "values", "expected"),
-  [
-    ("loss", [0.9, 0.5, 0.7], False),
-    ("loss", [0.9, 0.5, 0.7, 0.6], True),
-    ("bleu", [1.0, 7.0, 2.0, 7.0], True),  # equal is not better
-    ("bleu", [1.0, 7.0, 2.0, 8.0], False),
-    ("bleu", [], False),
-  ],
-)
+SCORES = [
+  ("loss", [0.9, 0.5, 0.7], False),
+  ("loss", [0.9, 0.5, 0.7, 0.6], True),
+  ("bleu", [1.0, 7.0, 2.0, 7.0], True),  # equal is not better
+  ("bleu", [1.0, 7.0, 2.0, 8.0], False),
+  ("bleu", [], False),
+]
+
+
+@pytest.mark.parametrize(("metric", "values", "expected"), SCORES)
 def test_patience_counts_validations(tmp_path, metric, values, expected):
   config = config_with({"early_stopping_patience": 2, "best_metric": metric})
   with workdir.MetricsWriter(tmp_path, 0) as writer:
@@ -101,14 +102,14 @@ def test_patience_counts_validations(tmp_path, metric, values, expected):
   assert not hooks.should_stop_early(run._replace(config=CONFIG))  # no patience, no limit
 
 
-@pytest.mark.parametrize(
-  ("data", "advice"),
-  [
-    ({}, "a larger config.model.dropout_rate, or more data"),
-    ({"task": "parallel_text"}, "config.data.tokenization=character, a larger config.model.dropout_rate"),
-    ({"task": "parallel_text", "tokenization": "subword"}, "a smaller config.data.vocabulary_size, config.d"),
-  ],
-)
+ADVICE = [
+  ({}, "a larger config.model.dropout_rate, or more data"),
+  ({"task": "parallel_text"}, "config.data.tokenization=character, a larger config.model.dropout_rate"),
+  ({"task": "parallel_text", "tokenization": "subword"}, "a smaller config.data.vocabulary_size, config.d"),
+]
+
+
+@pytest.mark.parametrize(("data", "advice"), ADVICE)
 def test_overfitting_has_advice(tmp_path, data, advice):
   config = dataclasses.replace(CONFIG, data=base.Data(**data))
   run = hooks.Run(config, tmp_path, make_task(CONFIG), None, [], None, None)
@@ -122,11 +123,10 @@ def test_overfitting_has_advice(tmp_path, data, advice):
 
 def test_launch_errors_write_nothing(tmp_path):
   large = dataclasses.replace(CONFIG.model, features=2**20, embed_dim=2**20)
-  good, bad = tmp_path / "good.tsv", tmp_path / "bad.tsv"
-  good.write_text("a\tb\n", "utf-8")
-  bad.write_text("a\n", "utf-8")
-  files = {"train_file": str(good), "validation_file": str(good), "test_file": str(bad)}
-  text = base.Data(task="parallel_text", min_count=1, **files)
+  good, bad = str(tmp_path / "good.tsv"), str(tmp_path / "bad.tsv")
+  for path, line in ((good, "a\tb\n"), (bad, "a\n")):
+    pathlib.Path(path).write_text(line, "utf-8")
+  text = base.Data(task="parallel_text", min_count=1, train_file=good, validation_file=good, test_file=bad)
   for config, options, error, message in (
     (config_with(data=text), {}, DataError, "bad.tsv:1: expected source TAB target"),
     (CONFIG, {"fsdp_size": 3}, DeviceError, "--fsdp_size must divide the number of devices, 1, got 3"),

@@ -43,12 +43,11 @@ def test_config_selects_the_checkpoint(trained):
 
 def test_diverged_runs_keep_earlier_states(tmp_path, break_step):
   break_step(3, lose_one_parameter)
-  with pytest.raises(TrainingDiverged) as caught:
-    loop.train(CONFIG, tmp_path)
-  assert str(caught.value) == (
-    "the loss or a parameter is not finite at step 3; the last checkpoint is of step 2; try a smaller "
-    "config.train.learning_rate or config.train.grad_clip_norm in another --workdir"
+  message = (
+    "^the loss or a parameter is not finite at step 3; the last checkpoint is of step 2; try a smaller "
   )
+  with pytest.raises(TrainingDiverged, match=message):
+    loop.train(CONFIG, tmp_path)
   assert checkpoints_of(tmp_path).latest_step() == workdir.read_metrics(tmp_path)[-1]["step"] == 2
   params = {"kernel": jnp.ones(3)}
   hooks.check_finite(3, TrainState(3, params, None, None, LossSums(1.0, 1.0)), None)

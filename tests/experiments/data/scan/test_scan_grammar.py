@@ -25,9 +25,8 @@ def interpret(text):
 
 
 def test_commands_match_the_paper():
-  assert scan_grammar.meaning("jump opposite left after walk twice") == (
-    "I_WALK I_WALK I_TURN_LEFT I_TURN_LEFT I_JUMP"
-  )
+  meaning = scan_grammar.meaning("jump opposite left after walk twice")
+  assert meaning == "I_WALK I_WALK I_TURN_LEFT I_TURN_LEFT I_JUMP"
   commands = scan_grammar.commands()
   assert len(commands) == len({command.words for command in commands}) == 20_910
   assert all(list(command.actions) == interpret(" ".join(command.words)) for command in commands)
@@ -37,15 +36,15 @@ def test_commands_match_the_paper():
   assert len({word for command in commands for word in command.actions}) == 6
 
 
-@pytest.mark.parametrize(
-  ("name", "sizes"),
-  [
-    ("simple", (16_728, 4_182)),
-    ("length", (16_990, 3_920)),
-    ("add_jump", (14_670, 7_706)),
-    ("add_turn_left", (21_890, 1_208)),
-  ],
-)
+SIZES = [
+  ("simple", (16_728, 4_182)),
+  ("length", (16_990, 3_920)),
+  ("add_jump", (14_670, 7_706)),
+  ("add_turn_left", (21_890, 1_208)),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes"), SIZES)
 def test_splits_have_the_published_sizes(name, sizes):
   training, test = scan_grammar.split(name)
   assert (len(training), len(test)) == sizes
@@ -69,15 +68,15 @@ def test_primitives_are_trained_alone(name, primitive):
   assert counts[primitive] / len(training) == pytest.approx(0.1, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-  ("call", "message"),
-  [
-    (lambda: scan_grammar.meaning("jump turn"), r"command must be .* of the grammar, got 'jump turn'"),
-    (lambda: scan_grammar.split("new"), r"must be one of simple, length, add_jump, add_turn_left, got 'new'"),
-    (lambda: scan_grammar.split("length", cutoff=0), r"cutoff must be in \[1, 47\], got 0"),
-    (lambda: scan_grammar.split("length", cutoff=48), r"cutoff must be in \[1, 47\], got 48"),
-  ],
-)
+INVALID = [
+  (lambda: scan_grammar.meaning("jump turn"), r"command must be .* of the grammar, got 'jump turn'"),
+  (lambda: scan_grammar.split("new"), r"must be one of simple, length, add_jump, add_turn_left, got 'new'"),
+  (lambda: scan_grammar.split("length", cutoff=0), r"cutoff must be in \[1, 47\], got 0"),
+  (lambda: scan_grammar.split("length", cutoff=48), r"cutoff must be in \[1, 47\], got 48"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), INVALID)
 def test_invalid_arguments_are_errors(call, message):
   with pytest.raises(ValueError, match=message):
     call()

@@ -52,9 +52,8 @@ def test_lengths_match_the_splits(samples_by_split):
   assert (min(longer), max(longer)) == (15, 22)
   pairs = [sample for split in lengths for sample in samples_by_split[split]]
   assert max(len(sample.target) for sample in pairs) == sentence_sampler.TRAIN_MAX_TARGET_LENGTH
-  assert (
-    max(len(sample.target) for sample in samples_by_split["length"]) <= sentence_sampler.MAX_TARGET_LENGTH
-  )
+  targets = [sample.target for sample in samples_by_split["length"]]
+  assert max(map(len, targets)) <= sentence_sampler.MAX_TARGET_LENGTH
 
 
 def noun_phrases(clause):
