@@ -190,7 +190,8 @@ def test_requested_results_with_shared_sources():
     assert_close(jax.tree.leaves(actual), jax.tree.leaves(results))
 
 
-def test_grouped_heads_equal_repeated_heads():
+@engines
+def test_grouped_heads_equal_repeated_heads(implementation):
   names, random = ("key", "value", "key_bias", "value_bias"), draw(*DIMS["BTM"])
   arrays = {name: np.repeat(getattr(WEIGHTS, name), DIMS.N // DIMS.K, axis=-2) for name in names}
 
@@ -198,8 +199,8 @@ def test_grouped_heads_equal_repeated_heads():
   def run(inputs, weights):
     def loss(inputs):
       options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0), "return_weights": True}
-      mask = masks.causal() & OF_KEYS
-      context, pairs, _ = attention.multi_head_attention(*inputs, weights, mask=mask, **options)
+      options |= {"mask": masks.causal() & OF_KEYS, "implementation": implementation, "block_sizes": (2, 2)}
+      context, pairs, _ = attention.multi_head_attention(*inputs, weights, **options)
       return jnp.sum(random * context), (context, pairs)
 
     return jax.grad(loss, has_aux=True)(inputs)
