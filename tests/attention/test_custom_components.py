@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import reference
+from helpers.model_reference import softmax
 
 import attention
 from attention import masks, positions
@@ -20,7 +21,35 @@ pytestmark = pytest.mark.slow
 B, N, T, S, H, D = 2, 7, 3, 5, 11, 13
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 
-each_engine = pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+
+# In one program, since compilation is most of the time.
+def in_both_engines(function, *arguments):
+  """Returns the results of function(*arguments, **options) with the options of each engine."""
+
+  @jax.jit
+  def run(*arguments):
+    engines = "dense", "blockwise"
+    return [function(*arguments, implementation=engine, block_sizes=(2, 2)) for engine in engines]
+
+  return run(*arguments)
+
+
+def assert_both_close(function, desired, *arguments, rtol=2e-5, atol=2e-5):
+  for actual in in_both_engines(function, *arguments):
+    chex.assert_trees_all_close(actual, desired, rtol=rtol, atol=atol)
+
+
+def with_slopes(function):
+  """Returns a function of an array that returns another, and the gradient of its squared norm."""
+
+  def results(array, **options):
+    def loss(array):
+      context = function(array, **options)
+      return jnp.sum(context**2), context
+
+    return jax.grad(loss, has_aux=True)(array)
+
+  return results
 
 
 def draw(*leading):
@@ -61,28 +90,24 @@ class FixedBias(positions.PositionBias):
     {"mask": FixedMask()},
     {"bias": FixedBias()},
     {"bias": lambda t, s: (t - s).astype(jnp.float32)[None, None]},
-    {"bias": positions.ALiBi([0.1 * n for n in range(N)])},
   ],
-  ids=["mask", "bias", "function", "list"],
+  ids=["mask", "bias", "function"],
 )
 def test_components_may_add_leading_axes(options):
-  def run(implementation):
-    return attention.scaled_dot_product_attention(
-      *draw(B, N), **options, implementation=implementation, block_sizes=(2, 2)
-    )
-
-  chex.assert_trees_all_close(run("blockwise"), run("dense"), **CLOSE)
+  run = functools.partial(attention.scaled_dot_product_attention, *draw(B, N), **options)
+  chex.assert_trees_all_close(*in_both_engines(run), **CLOSE)
 
 
-@each_engine
 @pytest.mark.parametrize("options", [{"mask": FixedMask(6)}, {"bias": FixedBias(6)}], ids=["mask", "bias"])
-def test_components_may_add_axes_to_groups(options, implementation):
-  queries, _, _ = draw(6)
-  _, keys, _ = draw(2)
-  options = options | {"implementation": implementation, "block_sizes": (2, 2)}
-  actual = attention.attend_heads(queries, keys, keys, **options)
-  repeated = np.repeat(keys, 3, axis=0)
-  chex.assert_trees_all_close(actual, attention.attend_heads(queries, repeated, repeated, **options), **CLOSE)
+def test_components_may_add_axes_to_groups(options):
+  queries, keys = draw(6)[0], draw(2)[1]
+
+  def run(**engine):
+    both = keys, np.repeat(keys, 3, axis=0)
+    return [attention.attend_heads(queries, keys, keys, **options, **engine) for keys in both]
+
+  for grouped, repeated in in_both_engines(run):
+    chex.assert_trees_all_close(grouped, repeated, **CLOSE)
 
 
 @attention.register_pytree
@@ -100,14 +125,12 @@ class Decaying(attention.ScaledDotProduct):
     return 3 * jnp.tanh(scores * 2 ** (-distance / half_life) / 3)
 
 
-@each_engine
-def test_scores_may_depend_on_positions(implementation):
+def test_scores_may_depend_on_positions():
   queries, keys, values = draw(B, N)
   bias = np.random.default_rng(1).normal(size=(T, S)).astype(np.float32)
 
-  @jax.jit
-  def context(half_lives):
-    options = {"bias": bias, "mask": masks.causal(1), "implementation": implementation, "block_sizes": (2, 2)}
+  def context(half_lives, **engine):
+    options = {"bias": bias, "mask": masks.causal(1), **engine}
     return attention.attend(Decaying(1.0, half_lives), queries, keys, values, **options)
 
   def formula(half_lives):
@@ -119,42 +142,37 @@ def test_scores_may_depend_on_positions(implementation):
     return jnp.einsum("BNTS,BNSD->BNTD", weights, values)
 
   half_lives = np.linspace(1, 5, N, dtype=np.float32)
-  np.testing.assert_allclose(context(half_lives), formula(half_lives), **CLOSE)
-  slopes, desired = (jax.grad(lambda x, f=f: jnp.sum(f(x) ** 2))(half_lives) for f in (context, formula))
-  np.testing.assert_allclose(slopes, desired, rtol=1e-3, atol=1e-4)
+  desired = jax.jit(with_slopes(formula))(half_lives)
+  assert_both_close(with_slopes(context), desired, half_lives, rtol=1e-3, atol=1e-4)
 
 
-@each_engine
-def test_minus_infinity_bias_and_modified_scores(implementation):
-  queries, keys, values = draw()
+def test_minus_infinity_bias_and_modified_scores():
   allowed = np.tri(T, S, 1, dtype=bool)
 
-  @jax.jit
-  def context_and_slope(mask, bias):
-    def context(half_life):
-      options = {"implementation": implementation, "block_sizes": (2, 2), "mask": mask, "bias": bias}
-      return attention.attend(Decaying(1.0, half_life), queries, keys, values, **options)
+  def run(bias, **engine):
+    def context(half_life, **options):
+      return attention.attend(Decaying(1.0, half_life), *draw(), **options, **engine)
 
-    return context(2.0), jax.jacrev(context)(2.0)
+    functions = functools.partial(context, bias=bias), functools.partial(context, mask=allowed)
+    return [(function(2.0), jax.jacrev(function)(2.0)) for function in functions]
 
   # tanh(-infinity) is -1; its derivative is 0 times infinity.
-  actual = context_and_slope(None, np.where(allowed, 0, -np.inf).astype(np.float32))
-  chex.assert_tree_all_finite(actual)
-  chex.assert_trees_all_close(actual, context_and_slope(allowed, None), **CLOSE)
+  for of_bias, of_mask in in_both_engines(run, np.where(allowed, 0, -np.inf).astype(np.float32)):
+    chex.assert_tree_all_finite(of_bias)
+    chex.assert_trees_all_close(of_bias, of_mask, **CLOSE)
 
 
-@each_engine
-def test_lists_of_numbers_have_gradients(implementation):
-  vectors = draw(N)
+def test_lists_of_numbers_have_gradients():
+  def context(slopes, **engine):
+    return attention.scaled_dot_product_attention(*draw(N), bias=positions.ALiBi(slopes), **engine)
 
-  def loss(slopes):
-    options = {"bias": positions.ALiBi(slopes), "implementation": implementation}
-    return jnp.sum(attention.scaled_dot_product_attention(*vectors, **options) ** 2)
-
-  slopes = [0.1 * n for n in range(N)]
-  chex.assert_trees_all_close(
-    jnp.stack(jax.jit(jax.grad(loss))(slopes)), jax.grad(loss)(jnp.asarray(slopes)), **CLOSE
-  )
+  slopes = np.linspace(0, 0.6, N, dtype=np.float32)
+  for of_list, of_array in zip(
+    in_both_engines(with_slopes(context), [*slopes]),
+    in_both_engines(with_slopes(context), slopes),
+    strict=True,
+  ):
+    chex.assert_trees_all_close(jnp.stack(of_list[0]), of_array[0], **CLOSE)
 
 
 @attention.register_pytree
@@ -174,27 +192,21 @@ class Flagged(attention.Score):
     return scores + jnp.swapaxes(key_features["bias"], -1, -2)
 
 
-@each_engine
-def test_features_may_be_any_tree(implementation):
+def test_features_may_be_any_tree():
   queries, keys, values = draw()
   feature = np.linspace(-1, 1, S, dtype=np.float32)[:, None]
-  options = {"score": Flagged(feature), "implementation": implementation, "block_sizes": (2, 2)}
-  actual = attention.attend_heads(np.stack([queries, -queries]), keys[None], values[None], **options)
-  for i, factor in enumerate((1, -1)):
-    scores = np.where(keys[:, 0] > 0, 0, factor * queries @ keys.T) + feature[:, 0]
-    weights = np.exp(scores) / np.sum(np.exp(scores), axis=-1, keepdims=True)
-    np.testing.assert_allclose(actual[i], weights @ values, **CLOSE)
+  both = np.stack([queries, -queries])
+  run = functools.partial(attention.attend_heads, both, keys[None], values[None], score=Flagged(feature))
+  scores = np.where(keys[:, 0] > 0, 0, both @ keys.T) + feature[:, 0]
+  assert_both_close(run, softmax(scores) @ values)
 
 
-@each_engine
-def test_values_may_have_extra_leading_axes(implementation):
+def test_values_may_have_extra_leading_axes():
   queries, keys, _ = draw()
-  values = draw(B)[2]
-  mask = np.random.default_rng(0).random((T, S)) < 0.6
-  options = {"mask": mask, "bias": np.ones((T, S), np.float32), "implementation": implementation}
-  actual = attention.scaled_dot_product_attention(queries, keys, values, **options)
-  alone = [attention.scaled_dot_product_attention(queries, keys, one, mask=mask) for one in values]
-  chex.assert_trees_all_close(actual, jnp.stack(alone), **CLOSE)
+  values, mask = draw(B)[2], (np.random.default_rng(0).random((T, S)) < 0.6) | (np.arange(S) == 0)
+  options = {"mask": mask, "bias": np.ones((T, S), np.float32)}
+  run = functools.partial(attention.scaled_dot_product_attention, queries, keys, values, **options)
+  assert_both_close(run, softmax(np.where(mask, queries @ keys.T / np.sqrt(H), -np.inf)) @ values)
 
 
 @attention.register_pytree
@@ -208,21 +220,17 @@ class All(masks.Mask):
     return self.parts[0].mask_mod(t, s) & self.parts[1].mask_mod(t, s)
 
 
-@each_engine
-def test_nested_masks_and_scores_are_cut(implementation):
-  queries, keys, values = draw(B)
-  ids = np.arange(S) // 2
+def test_nested_masks_and_scores_are_cut():
+  ids, vectors = np.arange(S) // 2, draw(B)
   score = attention.SoftCap(attention.Additive([0.1] * H), 5.0)
   mask = All((masks.causal(2), masks.segments(ids[:T], ids)))
-  options = {"mask": mask, "implementation": implementation, "block_sizes": (2, 2)}
-  actual = attention.attend(score, queries, keys, values, **options)
 
   def capped(query, key):
     return 5 * np.tanh(np.sum(0.1 * np.tanh(query + key)) / 5)
 
   allowed = np.tri(T, S, 2, dtype=bool) & (ids[:T, None] == ids)
-  desired = reference.attend(capped, queries, keys, values, mask=allowed).context
-  np.testing.assert_allclose(actual, desired, **CLOSE)
+  desired = reference.attend(capped, *vectors, mask=allowed).context
+  assert_both_close(functools.partial(attention.attend, score, *vectors, mask=mask), desired)
 
 
 @attention.register_pytree
@@ -238,14 +246,11 @@ class Tilted(attention.Score):
     return (query_features * self.tilt[None]) @ key_features.T
 
 
-@each_engine
-def test_scores_see_one_head(implementation):
+def test_scores_see_one_head():
   queries, keys, values = draw(B, N)
   tilt = (0.3 * np.random.default_rng(0).normal(size=(N, H))).astype(np.float32)
-  options = {"implementation": implementation, "block_sizes": (2, 2)}
-  actual = attention.attend(Tilted(tilt), queries, keys, values, **options)
-  desired = attention.scaled_dot_product_attention(queries * tilt[:, None], keys, values, scale=1.0)
-  chex.assert_trees_all_close(actual, desired, **CLOSE)
+  desired = softmax((queries * tilt[:, None]) @ np.swapaxes(keys, -1, -2)) @ values
+  assert_both_close(functools.partial(attention.attend, Tilted(tilt), queries, keys, values), desired)
 
 
 @attention.register_pytree
@@ -268,20 +273,18 @@ def test_summaries_see_arrays_as_they_are():
   vectors = np.random.default_rng(0).normal(size=(3, 12, 4)).astype(np.float32)
   columns = np.stack([np.arange(12) % 6 != 0, np.zeros(12, bool)], axis=-1)
 
-  @functools.partial(jax.jit, static_argnums=1)
-  @jax.grad
-  def gradient(vectors, implementation, columns):
-    options = {"mask": FirstColumn(columns), "implementation": implementation, "block_sizes": (4, 3)}
-    return jnp.sum(attention.scaled_dot_product_attention(*[vectors] * 3, **options) ** 2)
+  def run(vectors, columns, **engine):
+    options = {"mask": FirstColumn(columns), **engine, "block_sizes": (4, 3)}
+    return attention.scaled_dot_product_attention(*[vectors] * 3, **options)
 
-  chex.assert_trees_all_close(
-    gradient(vectors, "blockwise", columns), gradient(vectors, "dense", columns), **CLOSE
-  )
+  def slopes(columns, **engine):
+    return with_slopes(functools.partial(run, columns=columns))(vectors, **engine)
+
+  chex.assert_trees_all_close(*in_both_engines(slopes, columns), **CLOSE)
 
 
 @pytest.mark.parametrize("register", [attention.register_pytree, jax.tree_util.register_dataclass])
-@each_engine
-def test_post_init_only_sees_arrays(register, implementation):
+def test_post_init_only_sees_arrays(register):
   @register
   @dataclasses.dataclass(frozen=True)
   class Doubled(attention.Score):
@@ -294,18 +297,19 @@ def test_post_init_only_sees_arrays(register, implementation):
     def scores(self, query_features, key_features):
       return self.doubled * query_features @ key_features.T
 
-  vectors = draw(3)
-  options = {"mask": masks.causal(), "implementation": implementation, "block_sizes": (2, 2)}
+  vectors, mask = draw(3), masks.causal()
 
-  @jax.jit
-  def slopes(factors):
-    return jax.jacfwd(lambda factors: attention.attend(Doubled(factors), *vectors, **options))(factors)
+  def run(factors, **engine):
+    def context(factors):
+      return attention.attend(Doubled(factors), *vectors, mask=mask, **engine)
 
-  factors = jnp.array([0.3, -0.7, 1.1])
-  desired = jax.jacfwd(
-    lambda factors: attention.scaled_dot_product_attention(*vectors, scale=2 * factors, **options)
-  )(factors)
-  chex.assert_trees_all_close(slopes(factors), desired, **CLOSE)
+    def scaled(factors):
+      return attention.scaled_dot_product_attention(*vectors, scale=2 * factors, mask=mask, **engine)
+
+    return [jax.jacfwd(function)(factors) for function in (context, scaled)]
+
+  for actual, desired in in_both_engines(run, jnp.array([0.3, -0.7, 1.1])):
+    chex.assert_trees_all_close(actual, desired, **CLOSE)
 
 
 def test_nested_score_axes_are_known():
@@ -318,16 +322,13 @@ def test_capped_score_trees_hold_any_leaves():
   assert jax.tree.leaves(jax.tree.map(lambda number: np.float32(-number), score)) == [-2, -5]
 
 
-@each_engine
-def test_soft_cap_matches_formula(implementation):
+def test_soft_cap_matches_formula():
   queries, keys, values = draw(N)
   vectors = (0.4 * np.random.default_rng(2).normal(size=(N, H))).astype(np.float32)
 
-  @jax.jit
-  def context(caps):
+  def context(caps, **engine):
     score = attention.SoftCap(attention.Additive(vectors), caps)
-    options = {"mask": masks.causal(1), "implementation": implementation, "block_sizes": (2, 2)}
-    return attention.attend(score, queries, keys, values, **options)
+    return attention.attend(score, queries, keys, values, mask=masks.causal(1), **engine)
 
   def formula(caps):
     scores = jnp.einsum("NH,NTSH->NTS", vectors, jnp.tanh(queries[:, :, None] + keys[:, None]))
@@ -335,6 +336,5 @@ def test_soft_cap_matches_formula(implementation):
     return jax.nn.softmax(jnp.where(np.tri(T, S, 1, dtype=bool)[None], scores, -jnp.inf)) @ values
 
   caps = np.linspace(0.5, 3.0, N).astype(np.float32)
-  np.testing.assert_allclose(context(caps), formula(caps), **CLOSE)
-  slopes, desired = (jax.grad(lambda x, f=f: jnp.sum(f(x) ** 2))(caps) for f in (context, formula))
-  np.testing.assert_allclose(slopes, desired, rtol=1e-4, atol=1e-4)
+  desired = jax.jit(with_slopes(formula))(caps)
+  assert_both_close(with_slopes(context), desired, caps, rtol=1e-4, atol=1e-4)

@@ -13,7 +13,6 @@ from helpers.model_reference import float64, softmax
 import attention
 from attention import masks, positions
 from attention.arrays.shapes import same_rank
-from attention.linear import merge_heads, project_heads
 
 # Pairs of the N query heads share the K key heads. D, E, M: widths of queries, sources and result; H, W: of
 # queries and values of one head.
@@ -80,7 +79,7 @@ def test_two_heads_match_hand_value():
   assert_close(pairs, np.array([[[0.25, 0.75]], [[0.5, 0.5]]]))
 
 
-@pytest.mark.parametrize("K", [6, 3, 1])
+@pytest.mark.parametrize("K", [6, 1])
 def test_consecutive_heads_share_keys(K):
   kernels = dataclasses.replace(
     WEIGHTS, key=draw(DIMS.E, K, DIMS.H), value=draw(DIMS.E, K, DIMS.W), key_bias=None, value_bias=None
@@ -103,36 +102,18 @@ def alibi(t, s):
   return jnp.asarray(-SLOPES, jnp.float32)[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
 
 
-# Masks and biases, and the arrays that they represent.
-MASKS = {
-  "heads": (OF_HEADS, OF_HEADS),
-  "keys": (OF_KEYS, OF_KEYS),
-  "sentences": (OF_SENTENCES, OF_SENTENCES),
-  "lengths": (masks.lengths(source=LENGTHS[:, None]), s < LENGTHS[:, None, None, None]),
-  "causal": (masks.causal() & OF_KEYS, (s <= t) & OF_KEYS),
-}
-BIASES = {
-  "none": (None, 0.0),
-  "heads": (TERMS[0], np.asarray(TERMS[0])),
-  "keys": (TERMS, np.asarray(TERMS)),
-  "function": (lambda t, s: (s - t).astype(jnp.float32), s - t),
-  "function_of_heads": (alibi, -SLOPES[:, None, None] * np.abs(t - s)),
-}
-
-
 @pytest.mark.parametrize(
-  ("mask", "bias", "implementation"),
+  ("mask", "allowed", "bias", "terms", "implementation"),
   [
-    ("heads", "keys", "dense"),
-    ("keys", "function", "dense"),
-    ("heads", "function_of_heads", "blockwise"),
-    ("sentences", "heads", "blockwise"),
-    ("lengths", "none", "blockwise"),
-    ("causal", "keys", "blockwise"),
+    (OF_HEADS, OF_HEADS, TERMS, TERMS, "dense"),
+    (OF_KEYS, OF_KEYS, lambda t, s: (s - t).astype(jnp.float32), s - t, "dense"),
+    (OF_SENTENCES, OF_SENTENCES, alibi, -SLOPES[:, None, None] * np.abs(t - s), "blockwise"),
+    (masks.lengths(source=LENGTHS[:, None]), s < LENGTHS[:, None, None, None], None, 0.0, "blockwise"),
+    (masks.causal() & OF_KEYS, (s <= t) & OF_KEYS, TERMS[0], TERMS[0], "blockwise"),
   ],
+  ids=["heads", "keys", "sentences", "lengths", "causal"],
 )
-def test_masks_and_biases_have_query_heads(mask, bias, implementation):
-  (mask, allowed), (bias, terms) = MASKS[mask], BIASES[bias]
+def test_masks_and_biases_have_query_heads(mask, allowed, bias, terms, implementation):
   actual = attend(mask=mask, bias=bias, implementation=implementation)
   assert_close(actual, formula(QUERIES, SOURCES, WEIGHTS, allowed, terms))
 
@@ -185,71 +166,49 @@ def test_batch_size_equal_to_key_heads():
   assert_close(actual, softmax(np.where(np.arange(11) < lengths[:, None, None, None], scores, -np.inf)) @ k)
 
 
-@pytest.mark.parametrize("of_heads", [False, True])
-def test_scores_may_differ_by_head(of_heads):
-  scale = np.float32([0.1, 0.2, 0.4, 0.8, 1.6, 3.2]) if of_heads else np.float32(0.3)
-  actual = attend(score=attention.ScaledDotProduct(scale))
+def test_scores_may_differ_by_head():
+  scale = np.float32([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])
 
   def scores(queries, keys):
-    return np.einsum("...TH,...SH->...TS", queries, keys) * (scale[:, None, None] if of_heads else scale)
+    return scale[:, None, None] * np.einsum("...TH,...SH->...TS", queries, keys)
 
+  actual = attend(score=attention.ScaledDotProduct(scale))
   assert_close(actual, formula(QUERIES, SOURCES, WEIGHTS, scores=scores))
 
 
-@pytest.mark.parametrize("asked", ["nothing", "weights", "logsumexp"])
-def test_requested_results_are_returned(asked):
-  options = {"return_weights": asked == "weights", "return_logsumexp": asked == "logsumexp"}
-  result = attention.multi_head_attention(QUERIES, SOURCES, WEIGHTS, **options)
-  context, weights, logsumexp = formula(QUERIES, SOURCES, WEIGHTS)
-  if asked == "nothing":
-    assert_close(result, context)
-  else:
-    wanted = weights if asked == "weights" else None, logsumexp if asked == "logsumexp" else None
-    assert_close(tuple(result), (context, *wanted))
-
-
-def test_dropout_matches_repeated_heads():
-  repeats = {"axis": -2, "repeats": DIMS.N // DIMS.K}
-  names = "key", "value", "key_bias", "value_bias"
-  repeated = dataclasses.replace(
-    WEIGHTS, **{name: np.repeat(getattr(WEIGHTS, name), **repeats) for name in names}
-  )
-  options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
-  grouped = attend(**options)
-  assert_close(grouped, attend(weights=repeated, **options))
-  assert np.max(np.abs(grouped[0] - attend()[0])) > 0.1
-
-
-def test_sources_may_be_shared_by_sentences():
-  assert_close(attend(sources=SOURCES[0])[0], formula(QUERIES, SOURCES[0], WEIGHTS)[0])
-
-
-def test_gradients_match_repeated_heads():
-  # Keys and values [K ...] of all query heads, without grouped heads.
-  mask, random = MASKS["causal"][0], draw(*DIMS["BTM"])
-
-  def grouped(queries, sources, weights):
-    options = {"mask": mask, "implementation": "blockwise", "block_sizes": (2, 2)}
-    return attention.multi_head_attention(queries, sources, weights, **options)
-
-  def repeated(queries, sources, weights):
-    def heads(inputs, kernel, bias):
-      projected = jnp.einsum("BTD,DNH->BNTH", inputs, kernel) + bias[None, :, None]
-      return jnp.repeat(projected, DIMS.N // projected.shape[1], axis=1)
-
-    q = heads(queries, weights.query, weights.query_bias)
-    k, v = (heads(sources, weights.key, weights.key_bias), heads(sources, weights.value, weights.value_bias))
-    context = attention.scaled_dot_product_attention(q, k, v, mask=mask, implementation="dense")
-    return jnp.einsum("BNTW,NWM->BTM", context, weights.output) + weights.output_bias[None, None]
+def test_requested_results_with_shared_sources():
+  arguments = QUERIES, SOURCES[0], WEIGHTS
 
   @jax.jit
-  def run(*arguments):
-    return [
-      jax.grad(lambda *inputs, f=function: jnp.sum(random * f(*inputs)), argnums=(0, 1, 2))(*arguments)
-      for function in (grouped, repeated)
-    ]
+  def run():
+    options = {}, {"return_weights": True}, {"return_logsumexp": True}
+    return [attention.multi_head_attention(*arguments, **each) for each in options]
 
-  assert_close(*run(QUERIES, SOURCES, WEIGHTS))
+  context, weights, logsumexp = formula(*arguments)
+  desired = context, (context, weights, None), (context, None, logsumexp)
+  for actual, results in zip(run(), desired, strict=True):
+    assert_close(jax.tree.leaves(actual), jax.tree.leaves(results))
+
+
+@engines
+def test_grouped_heads_equal_repeated_heads(implementation):
+  names, random = ("key", "value", "key_bias", "value_bias"), draw(*DIMS["BTM"])
+  arrays = {name: np.repeat(getattr(WEIGHTS, name), DIMS.N // DIMS.K, axis=-2) for name in names}
+
+  @jax.jit
+  def run(inputs, weights):
+    def loss(inputs):
+      options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0), "return_weights": True}
+      options |= {"mask": masks.causal() & OF_KEYS, "implementation": implementation, "block_sizes": (2, 2)}
+      context, pairs, _ = attention.multi_head_attention(*inputs, weights, **options)
+      return jnp.sum(random * context), (context, pairs)
+
+    return jax.grad(loss, has_aux=True)(inputs)
+
+  grouped = run((QUERIES, SOURCES), WEIGHTS)
+  assert_close(grouped, run((QUERIES, SOURCES), dataclasses.replace(WEIGHTS, **arrays)))
+  without = formula(QUERIES, SOURCES, WEIGHTS, (s <= t) & OF_KEYS)
+  assert np.max(np.abs(grouped[1][0] - without[0])) > 0.1
 
 
 def test_half_precision_results():
@@ -268,34 +227,17 @@ def test_grouped_heads_take_half_precision():
   chex.assert_trees_all_equal(actual, attention.attend(score, queries, repeated, repeated))
 
 
-def test_projection_and_merge_match_formulas():
-  inputs, kernel, bias, output = draw(*DIMS["BTD"]), draw(*DIMS["DNH"]), draw(*DIMS["NH"]), draw(*DIMS["NHM"])
-
-  @jax.jit
-  def run():
-    heads = project_heads(inputs, kernel, bias)
-    return heads, merge_heads(heads, output)
-
-  desired = np.einsum("BTD,DNH->BNTH", *float64((inputs, kernel))) + float64(bias)[:, None]
-  assert_close(run(), (desired, np.einsum("BNTH,NHM->BTM", desired, float64(output))))
-
-
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"mask": np.ones((5, T, S), bool)}, r"mask.*5, 3, 5\)"),
     ({"bias": np.ones((5, T, S), np.float32)}, r"bias.*5, 3, 5\)"),
     ({"weights": WEIGHTS.query}, "weights must be MultiHeadWeights, got"),
-    ({"inputs_kv": SOURCES[0, 0]}, r"inputs_kv must have axes .*, got shape \(13,\)"),
-    ({"inputs_kv": draw(3, 5, 13)}, r"inputs_q and inputs_kv must broadcast"),
     ({"nonsense": 1}, "nonsense"),
   ],
 )
 def test_invalid_arguments_raise(change, message):
   with pytest.raises((ValueError, TypeError), match=message):
-    attention.multi_head_attention(
-      **{"inputs_q": QUERIES, "inputs_kv": SOURCES, "weights": WEIGHTS, **change}
-    )
+    attention.multi_head_attention(QUERIES, SOURCES, **({"weights": WEIGHTS} | change))
 
 
 @pytest.mark.parametrize(

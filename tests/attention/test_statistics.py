@@ -35,18 +35,17 @@ def formula(score, queries, keys, bias, mask):
   return jnp.max(scores, axis=-1), jnp.where(is_empty, 0, entropy)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 @pytest.mark.parametrize(
-  "score", [attention.ScaledDotProduct(0.3), attention.Additive(np.float32([0.4] * H))]
+  ("score", "implementation"),
+  [(attention.ScaledDotProduct(0.3), "dense"), (attention.Additive(np.float32([0.4] * H)), "blockwise")],
 )
 def test_statistics_match_formula(score, implementation):
   def both_passes(function):
     def loss(arrays):
       max_score, entropy = function(*arrays)
       factors = jnp.arange(1.0, T + 1)
-      return jnp.sum(factors * jnp.where(jnp.isfinite(max_score), max_score, 0)) + jnp.sum(
-        factors**2 * entropy
-      ), (max_score, entropy)
+      finite = jnp.where(jnp.isfinite(max_score), max_score, 0)
+      return jnp.sum(factors * finite) + jnp.sum(factors**2 * entropy), (max_score, entropy)
 
     return jax.jvp(jax.grad(loss, has_aux=True), (ARRAYS,), (ARRAYS,))
 
@@ -61,39 +60,33 @@ def test_statistics_match_formula(score, implementation):
     np.testing.assert_allclose(one[is_defined], other[is_defined], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+of_product = functools.partial(attention.row_statistics, attention.ScaledDotProduct(1.0))
+each_engine = pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+
+
+@each_engine
 def test_entropy_by_hand(implementation):
-  queries, keys = np.float32([[1.0]]), np.float32([[0.0], [0.0], [-1e4]])
-  actual = attention.row_statistics(
-    attention.ScaledDotProduct(1.0), queries, keys, implementation=implementation, block_sizes=(1, 2)
-  )
+  options = {"implementation": implementation, "block_sizes": (1, 2)}
+  actual = of_product(np.float32([[1.0]]), np.float32([[0.0], [0.0], [-1e4]]), **options)
   assert actual.max_score.tolist() == [0.0]
   np.testing.assert_allclose(actual.entropy, [np.log(2)], **CLOSE)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-@pytest.mark.parametrize(
-  ("keys", "gradient"),
-  [
-    ([1.0, 0.0, 1.0], [1, 0, 0]),  # the first of equal scores
-    ([1e-7, 2e-7, 3e-7], [0, 0, 1]),
-    ([1e4, 1e4 + 0.005, 0.0], [0, 1, 0]),
-  ],
-)
-def test_derivative_of_the_maximum(implementation, keys, gradient):
-  def largest(keys):
-    return attention.row_statistics(
-      attention.ScaledDotProduct(1.0),
-      jnp.ones((1, 1)),
-      keys[:, None],
-      implementation=implementation,
-      block_sizes=(1, 2),
-    ).max_score[0]
+@each_engine
+def test_derivative_of_the_maximum(implementation):
+  @jax.jit
+  @jax.vmap
+  @jax.grad
+  def derivative(keys):
+    options = {"implementation": implementation, "block_sizes": (1, 2)}
+    return of_product(jnp.ones((1, 1)), keys[:, None], **options).max_score[0]
 
-  np.testing.assert_array_equal(jax.grad(largest)(jnp.array(keys)), gradient)
+  # In the first row, the first of equal scores.
+  keys = jnp.array([[1.0, 0.0, 1.0], [1e-7, 2e-7, 3e-7], [1e4, 1e4 + 0.005, 0.0]])
+  np.testing.assert_array_equal(derivative(keys), [[1, 0, 0], [0, 0, 1], [0, 1, 0]])
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@each_engine
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_masked_and_attended_nan(implementation, value):
   queries, keys, bias = ARRAYS
@@ -101,6 +94,7 @@ def test_masked_and_attended_nan(implementation, value):
   mask[1:, 2] = False, True
 
   @jax.jit
+  @functools.partial(jax.grad, has_aux=True)
   def run(keys):
     score = attention.ScaledDotProduct()
     result = statistics(score, queries, keys, bias, mask=mask, implementation=implementation)
@@ -108,35 +102,30 @@ def test_masked_and_attended_nan(implementation, value):
 
   corrupted = keys.copy()
   corrupted[2] = value
-  (_, clean), (_, actual) = run(keys), run(corrupted)
+  (_, clean), (slopes, actual) = run(keys), run(corrupted)
   chex.assert_trees_all_equal(*(jax.tree.map(lambda rows: rows[:2], result) for result in (actual, clean)))
   assert np.isnan(actual.max_score[2]) and np.isnan(actual.entropy[2])
   assert actual.max_score[0] == -np.inf and actual.entropy[0] == 0
-  chex.assert_tree_all_finite(jax.grad(run, has_aux=True)(corrupted)[0])
+  chex.assert_tree_all_finite(slopes)
 
 
 def test_vmap_and_memory():
   rng = np.random.default_rng(0)
   queries, keys = rng.normal(size=(2, 3, 37, 8)).astype(np.float32)
-  score = attention.ScaledDotProduct()
-
-  def run(queries, keys):
-    return attention.row_statistics(
-      score, queries, keys, mask=masks.causal(), implementation="blockwise", block_sizes=(8, 16)
-    )
-
+  options = {"mask": masks.causal(), "implementation": "blockwise", "block_sizes": (8, 16)}
+  run = functools.partial(of_product, **options)
   chex.assert_trees_all_close(jax.vmap(run)(queries, keys), run(queries, keys), **CLOSE)
   vectors = np.ones((2048, 8), np.float32)
 
   def loss(vectors):
     options = {"implementation": "blockwise", "block_sizes": (64, 64)}
-    return sum(map(jnp.sum, attention.row_statistics(score, vectors, vectors, **options)))
+    return sum(map(jnp.sum, of_product(vectors, vectors, **options)))
 
   program = jax.jit(jax.grad(loss)).lower(vectors).compile()
   assert program.memory_analysis().temp_size_in_bytes < 2048 * 2048
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@each_engine
 def test_half_precision_gives_float32(implementation):
   score = attention.ScaledDotProduct(0.25)
   halves = [jnp.asarray(array, jnp.bfloat16) for array in ARRAYS]
@@ -146,9 +135,7 @@ def test_half_precision_gives_float32(implementation):
   chex.assert_trees_all_close(tuple(actual), exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@each_engine
 def test_queries_without_keys_are_empty(implementation):
-  max_score, entropy = attention.row_statistics(
-    attention.ScaledDotProduct(), jnp.ones((3, 4)), jnp.ones((0, 4)), implementation=implementation
-  )
+  max_score, entropy = of_product(jnp.ones((3, 4)), jnp.ones((0, 4)), implementation=implementation)
   assert max_score.tolist() == [-np.inf] * 3 and entropy.tolist() == [0] * 3

@@ -35,24 +35,6 @@ def flax_attention(**options):
   return nn.MultiHeadDotProductAttention(DIMS.N, qkv_features=WIDTH, **options)
 
 
-def test_layer_equals_the_pure_function():
-  layer = our_attention(num_key_value_heads=1)
-  variables = random_parameters(layer, QUERIES, SOURCES)
-
-  @jax.jit
-  def run(variables):
-    params = variables["params"]
-    names = "query", "key", "value", "out"
-    weights = attention.MultiHeadWeights(
-      *(params[name]["kernel"] for name in names), *(params[name]["bias"] for name in names)
-    )
-    options = {"mask": MASK, "bias": BIAS, "return_weights": True}
-    pure = attention.multi_head_attention(QUERIES, SOURCES, weights, **options)
-    return layer.apply(variables, QUERIES, SOURCES, **options), (pure.context, pure.weights)
-
-  assert_close(*run(variables), rtol=1e-5, atol=1e-5)
-
-
 SCALES = np.array([2.0, 3.0, 5.0, 7.0], np.float32)
 
 
@@ -63,12 +45,11 @@ def cosine(queries, keys):
 
 # Options of the layer, and of the formula.
 OPTIONS = {
-  "plain": ({}, {}),
-  "grouped": ({"num_key_value_heads": 2, "use_bias": False}, {}),
-  "width": ({"out_features": DIMS.D}, {}),
-  "cosine": ({"score": attention.Cosine(SCALES)}, {"scores": cosine}),
-  "rotary": ({"position_fn": positions.rotary}, {"rotates": True}),
-  "normalized": ({"position_fn": positions.rotary, "normalize_qk": True}, {"rotates": True}),
+  "cosine": ({"score": attention.Cosine(SCALES), "out_features": DIMS.D}, {"scores": cosine}),
+  "rotary": (
+    {"num_key_value_heads": 2, "use_bias": False, "position_fn": positions.rotary, "normalize_qk": True},
+    {"rotates": True},
+  ),
 }
 
 
@@ -140,19 +121,6 @@ def test_results_and_gradients_with_all_options():
   assert_close(actual, desired)
 
 
-def test_rotation_matches_hand_value():
-  # All queries and keys are (1, 0), so the score of positions at distance 1 is cos(1) / sqrt(2).
-  layer = attention.MultiHeadAttention(1, position_fn=positions.rotary, use_bias=False)
-  inputs, kernel = jnp.array([[1.0, 0.0], [1.0, 0.0]]), jnp.eye(2)[:, None]
-  params = random_parameters(layer, inputs)["params"] | {
-    "query": {"kernel": kernel},
-    "key": {"kernel": kernel},
-  }
-  _, weights = jax.device_get(compiled(layer, return_weights=True)({"params": params}, inputs))
-  near, far = np.exp(1 / np.sqrt(2)), np.exp(np.cos(1) / np.sqrt(2))
-  np.testing.assert_allclose(weights, [np.array([[near, far], [far, near]]) / (near + far)], rtol=1e-5)
-
-
 def test_flax_models_change_one_name():
   def model(layer_cls):
     class Model(nn.Module):
@@ -174,22 +142,18 @@ def test_flax_models_change_one_name():
   assert_close(compiled(ours)(variables, *arguments), compiled(theirs)(variables, *arguments))
 
 
+XAVIER, NORMAL, ONES = nn.initializers.xavier_uniform(), nn.initializers.normal(), nn.initializers.ones
+
+
 @pytest.mark.parametrize(
   "options",
-  [
-    {"kernel_init": nn.initializers.xavier_uniform(), "bias_init": nn.initializers.normal()},
-    {"out_kernel_init": nn.initializers.xavier_uniform(), "out_bias_init": nn.initializers.ones},
-  ],
-  ids=["all", "out"],
+  [{"kernel_init": XAVIER, "bias_init": NORMAL}, {"out_kernel_init": XAVIER, "out_bias_init": ONES}],
 )
 def test_parameters_begin_as_those_of_flax(options):
-  ours, theirs = (
-    jax.jit(layer(out_features=DIMS.D, normalize_qk=True, **options).init)(
-      jax.random.key(0), QUERIES, SOURCES
-    )
-    for layer in (our_attention, flax_attention)
-  )
-  chex.assert_trees_all_close(ours, theirs, rtol=1e-6)
+  options |= {"out_features": DIMS.D, "normalize_qk": True}
+  layers = our_attention(**options), flax_attention(**options)
+  run = jax.jit(lambda rng: [layer.init(rng, QUERIES, SOURCES) for layer in layers])
+  chex.assert_trees_all_close(*run(jax.random.key(0)), rtol=1e-6)
 
 
 def test_initializers_may_carry_sharding():
@@ -220,33 +184,24 @@ def test_dtypes_match_flax(dtype, param_dtype, of_queries, of_sources):
 
 
 def test_half_precision_inputs_match_float32():
-  exact = our_attention(normalize_qk=True)
+  exact, half = (our_attention(normalize_qk=True, dtype=dtype) for dtype in (None, jnp.bfloat16))
   variables = random_parameters(exact, QUERIES, SOURCES)
   halves = QUERIES.astype(jnp.bfloat16), SOURCES.astype(jnp.bfloat16)
-  desired = compiled(exact)(variables, *(half.astype(jnp.float32) for half in halves))
-  assert_close(compiled(exact)(variables, *halves), desired)  # float32 parameters avoid rounding
-  layer = our_attention(normalize_qk=True, dtype=jnp.bfloat16)
-  rounded = compiled(layer)(variables, *halves).astype(jnp.float32)
-  np.testing.assert_allclose(rounded, desired, rtol=0.1, atol=0.1)
+
+  @jax.jit
+  def run(halves):
+    floats = (array.astype(jnp.float32) for array in halves)
+    return exact.apply(variables, *floats), exact.apply(variables, *halves), half.apply(variables, *halves)
+
+  desired, unrounded, rounded = run(halves)
+  assert_close(unrounded, desired)  # float32 parameters avoid rounding
+  np.testing.assert_allclose(rounded.astype(jnp.float32), desired, rtol=0.1, atol=0.1)
 
 
 def test_parameters_stay_float32_under_x64(float64):
   layer = our_attention(use_sinks=True, use_gate=True, normalize_qk=True)
   shapes = jax.eval_shape(layer.init_with_output, jax.random.key(0), QUERIES, SOURCES)
   assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {np.dtype(np.float32)}
-
-
-def test_prepared_sources_match_sources():
-  layer = our_attention()
-  variables = random_parameters(layer, QUERIES, SOURCES, VALUES)
-
-  @jax.jit
-  def run(variables):
-    prepared = layer.apply(variables, SOURCES, VALUES, method="project_kv")
-    of_prepared = layer.apply(variables, QUERIES, prepared, return_weights=True, method="attend_with_kv")
-    return of_prepared, layer.apply(variables, QUERIES, SOURCES, VALUES, return_weights=True)
-
-  assert_close(*run(variables))
 
 
 def test_width_of_heads_without_qkv_features():
@@ -258,14 +213,16 @@ def test_width_of_heads_without_qkv_features():
   assert prepared[0].shape == prepared[1].shape == (DIMS.B, 4, DIMS.T, 2)  # or of the sources, without them
 
 
-def test_inputs_kv_are_keys_and_values():
+def test_inputs_kv_and_lists():
   layer = our_attention()
   variables = random_parameters(layer, QUERIES, SOURCES)
-  named = compiled(layer)(variables, QUERIES, inputs_kv=SOURCES)
-  chex.assert_trees_all_equal(named, compiled(layer)(variables, QUERIES, SOURCES))
-  for others in ({"inputs_k": SOURCES}, {"inputs_v": SOURCES}):
-    with pytest.raises(ValueError, match="inputs_kv must be None if inputs_k or inputs_v is given"):
-      layer.apply(variables, QUERIES, inputs_kv=SOURCES, **others)
+
+  @jax.jit
+  def run(queries, sources):
+    others = layer.apply(variables, QUERIES[0].tolist(), inputs_kv=sources)
+    return others, layer.apply(variables, queries, sources)
+
+  assert_close(*run(QUERIES[0], SOURCES[0]))
 
 
 def test_dropout_needs_an_rng():
@@ -274,28 +231,20 @@ def test_dropout_needs_an_rng():
 
   @jax.jit
   def run(variables):
-    dropped = [
-      layer.apply(variables, QUERIES, deterministic=False, rngs={"dropout": jax.random.key(seed)})
-      for seed in (0, 0, 1)
-    ]
-    return (
-      dropped,
-      layer.apply(variables, QUERIES, deterministic=True),
-      our_attention().apply(variables, QUERIES),
-    )
+    draw = functools.partial(layer.apply, variables, QUERIES, deterministic=False)
+    dropped = [draw(rngs={"dropout": jax.random.key(seed)}) for seed in (0, 0, 1)]
+    return dropped, layer.apply(variables, QUERIES), our_attention().apply(variables, QUERIES)
 
   (first, again, other), deterministic, without = jax.device_get(run(variables))
-  chex.assert_trees_all_equal(first, again)
+  chex.assert_trees_all_equal((first, deterministic), (again, without))
   assert np.max(np.abs(first - other)) > 0.1 and np.max(np.abs(first - without)) > 0.1
-  chex.assert_trees_all_equal(deterministic, without)
   with pytest.raises(flax.errors.InvalidRngError):
     jax.eval_shape(lambda: layer.apply(variables, QUERIES, deterministic=False))
 
 
-@pytest.mark.parametrize("options", [{}, {"normalize_qk": True, "use_gate": True}], ids=["plain", "all"])
-def test_nan_padding_reaches_no_gradient(options):
+def test_nan_padding_reaches_no_gradient():
   # Padding is masked both as a key and as a query, so its outputs are the bias.
-  layer, lengths = our_attention(**options), np.array([3, 5])
+  layer, lengths = our_attention(normalize_qk=True, use_gate=True), np.array([3, 5])
   mask = masks.lengths(source=lengths[:, None], target=lengths[:, None])
   variables = random_parameters(layer, QUERIES)
 
@@ -313,46 +262,39 @@ def test_nan_padding_reaches_no_gradient(options):
   chex.assert_tree_all_finite(desired)
 
 
+LAYER = functools.partial(attention.MultiHeadAttention, num_heads=6, qkv_features=12)
+
+
 @pytest.mark.parametrize(
-  ("layer", "message"),
+  ("layer", "inputs", "message"),
   [
-    (attention.MultiHeadAttention(3, 10), "qkv_features=10, num_heads=3"),
-    (attention.MultiHeadAttention(2), "qkv_features=13, num_heads=2"),
-    (attention.MultiHeadAttention(6, 12, 4), "num_heads=6, num_key_value_heads=4"),
-    (attention.MultiHeadAttention(6, 12, 0), "num_key_value_heads must be an integer of at least 1, got 0"),
-    (attention.MultiHeadAttention(None), "num_heads must be an integer of at least 1, got None"),
-    (attention.MultiHeadAttention("8"), "num_heads must be an integer of at least 1, got '8'"),
-    (attention.MultiHeadAttention(2, 0), "qkv_features must be an integer of at least 1, got 0"),
-    (attention.MultiHeadAttention(2, 6, out_features=0), "out_features must be an integer .*, got 0"),
-    (attention.MultiHeadAttention(2, 6, dtype=jnp.int32), "dtype must be floating-point, got .*int32"),
-    (attention.MultiHeadAttention(2, 6, score="dot"), "score must be a Score .*, got 'dot'"),
-    (attention.MultiHeadAttention(2, 6, score=attention.Cosine), "score must be a Score .*, got .*Cosine"),
+    (LAYER(num_key_value_heads=5), QUERIES, "num_heads=6, num_key_value_heads=5"),
+    (LAYER(num_key_value_heads=0), QUERIES, "num_key_value_heads must be an integer of at least 1, got 0"),
+    (LAYER(num_heads=5), QUERIES, "qkv_features=12, num_heads=5"),
+    (LAYER(qkv_features=None), QUERIES, "qkv_features=13, num_heads=6"),
+    (LAYER(num_heads=None), QUERIES, "num_heads must be an integer of at least 1, got None"),
+    (LAYER(num_heads="8"), QUERIES, "num_heads must be an integer of at least 1, got '8'"),
+    (LAYER(qkv_features=0), QUERIES, "qkv_features must be an integer of at least 1, got 0"),
+    (LAYER(out_features=0), QUERIES, "out_features must be an integer .*, got 0"),
+    (LAYER(dtype=jnp.int32), QUERIES, "dtype must be floating-point, got .*int32"),
+    (LAYER(score="dot"), QUERIES, "score must be a Score .*, got 'dot'"),
+    (LAYER(score=attention.Cosine), QUERIES, "score must be a Score .*, got .*Cosine"),
     (
-      attention.MultiHeadAttention(2, 6, use_sinks=True, normalizer=attention.Sparsemax()),
+      LAYER(use_sinks=True, normalizer=attention.Sparsemax()),
+      QUERIES,
       r"normalizer must be None with use_sinks, got Sparsemax\(\)",
     ),
+    (LAYER(), None, "^inputs_q must be an array, got None"),
+    (LAYER(), np.ones((5, 6), int), "floating"),
+    (LAYER(), QUERIES[0, 0], r"must have axes \[\.\.\. [ST] D\], got shape \(13,\)"),
   ],
 )
-def test_invalid_fields_raise(layer, message):
+def test_invalid_fields_and_inputs_raise(layer, inputs, message):
   with pytest.raises(ValueError, match=message):
-    jax.eval_shape(layer.init, jax.random.key(0), QUERIES)
+    jax.eval_shape(lambda rng: layer.init(rng, inputs), jax.random.key(0))
 
 
-@pytest.mark.parametrize(
-  ("inputs", "message"),
-  [
-    (None, "^inputs_q must be an array, got None"),
-    (np.ones((5, 6), int), "floating"),
-    (np.ones(6, np.float32), r"must have axes \[\.\.\. [ST] D\], got shape \(6,\)"),
-  ],
-)
-def test_invalid_inputs_raise(inputs, message):
-  with pytest.raises(ValueError, match=message):
-    jax.eval_shape(lambda rng: attention.MultiHeadAttention(2).init(rng, inputs), jax.random.key(0))
-
-
-def test_inputs_may_be_lists():
-  layer = our_attention()
-  variables = random_parameters(layer, QUERIES[0])
-  output = jax.jit(lambda: layer.apply(variables, QUERIES[0].tolist()))()
-  assert_close(output, compiled(layer)(variables, QUERIES[0]))
+@pytest.mark.parametrize("others", [{"inputs_k": SOURCES}, {"inputs_v": SOURCES}])
+def test_inputs_kv_exclude_others(others):
+  with pytest.raises(ValueError, match="inputs_kv must be None if inputs_k or inputs_v is given"):
+    our_attention().init(jax.random.key(0), QUERIES, inputs_kv=SOURCES, **others)

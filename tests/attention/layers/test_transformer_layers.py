@@ -139,21 +139,15 @@ def test_dropout_of_hidden_units():
 def test_dropout_after_every_sublayer(name):
   # All parameters but the last bias of one sublayer are zero, so the layer adds that bias, after dropout, to
   # its inputs.
-  layer, arguments = MODULES[name]
-  layer, arguments = (
-    layer(dropout_rate=0.25),
-    (np.zeros((53, DIMS.T, DIMS.D), np.float32), SOURCES[:1])[: len(arguments)],
-  )
+  layer = MODULES[name][0](dropout_rate=0.25)
+  inputs = np.zeros((53, DIMS.T, DIMS.D), np.float32)
+  arguments = (inputs,) if name == "encoder_layer" else (inputs, SOURCES[:1])
   params = jax.tree.map(np.zeros_like, random_parameters(layer, *arguments)["params"])
   bias = 3 + np.arange(DIMS.D, dtype=np.float32)
-  run = jax.jit(
-    lambda params, rng: layer.apply(
-      {"params": params}, *arguments, deterministic=False, rngs={"dropout": rng}
-    )
-  )
+  run, rngs = compiled(layer, deterministic=False), {"dropout": jax.random.key(0)}
   for sublayer in {"attention", "cross_attention", "feed_forward"} & params.keys():
     changed = params | {sublayer: params[sublayer] | {"out": {**params[sublayer]["out"], "bias": bias}}}
-    outputs = jax.device_get(run(changed, jax.random.key(0)))
+    outputs = jax.device_get(run({"params": changed}, *arguments, rngs=rngs))
     np.testing.assert_allclose(outputs, np.where(outputs == 0, 0, bias / 0.75), rtol=1e-6)
     assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
 
@@ -166,10 +160,9 @@ def test_deterministic_is_given_once(name):
     jax.eval_shape(lambda: module(deterministic=True).apply(variables, *inputs, deterministic=True))
 
 
-@modules
-def test_modules_can_be_pickled(name):
-  module = MODULES[name][0]()
-  assert pickle.loads(pickle.dumps(module)) == module
+def test_modules_can_be_pickled():
+  modules = {name: make() for name, (make, _) in MODULES.items()}
+  assert pickle.loads(pickle.dumps(modules)) == modules
 
 
 @modules

@@ -8,15 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import model_reference as reference
-from helpers.model_reference import compiled, float64, random_parameters
+from helpers.decoders import DIMS, ENCODED, LENGTHS, TARGETS, assert_padding_is_ignored, decode, variables_of
+from helpers.model_reference import compiled, float64
 
 import attention
 
-# E: width of the embeddings. D: of the memory, C: of the final state. The number of heads divides H.
-DIMS = chex.Dimensions(B=3, T=5, S=7, H=22, V=13, E=11, D=17, C=19)
-rng = np.random.default_rng(0)
-LENGTHS, TARGETS = np.array([4, 7, 1]), rng.integers(DIMS.V, size=DIMS["BT"])
-ENCODED = attention.Encoded(*(rng.normal(size=DIMS[axes]).astype(np.float32) for axes in ("BSD", "BC")))
 ALL = {"num_layers": 2, "residual": True, "layer_norm": True, "tied_embeddings": True}
 LUONG = {"attend_order": "after", "input_feeding": True}
 DROPOUT = {
@@ -25,24 +21,30 @@ DROPOUT = {
   "recurrent_dropout_rate": 0.3,
   "word_dropout_rate": 0.3,
 }
-decoder = functools.partial(attention.RecurrentDecoder, DIMS.V, DIMS.E, DIMS.H)
+# The widths of embeddings and states; the number of heads divides that of states.
+decoder = functools.partial(attention.RecurrentDecoder, DIMS.V, 11, 22)
 assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
 
 
-def decode(module, targets, encoded=ENCODED, lengths=LENGTHS, **options):
-  """Runs a bound decoder over whole targets."""
-  state, memory = module.prepare(encoded, lengths)
-  return module(state, targets, memory, **options)
+def run_whole_and_steps(module, variables):
+  """Returns logits and weights of whole targets, [B T ...], and of single steps, [T B ...]."""
 
+  @jax.jit
+  def run(variables):
+    state, memory = module.apply(variables, ENCODED, LENGTHS, method="prepare")
 
-def variables_of(module):
-  return random_parameters(module, TARGETS, method=decode)
+    def step(state, tokens):
+      state, *results = module.apply(variables, state, tokens, memory, method="step")
+      return state, results
+
+    return module.apply(variables, state, TARGETS, memory), jax.lax.scan(step, state, TARGETS.T)[1]
+
+  return jax.device_get(run(variables))
 
 
 @pytest.mark.parametrize(
   ("kind", "options"),
   [
-    ("additive", {}),
     ("additive", {**ALL, **LUONG}),
     ("dot_product", {"tied_embeddings": True}),
     ("scaled_dot_product", {"num_layers": 3, "residual": True}),
@@ -54,28 +56,13 @@ def variables_of(module):
     ("coverage", {"attend_order": "after"}),
     ("local", {}),
     ("none", {}),
-    ("none", LUONG),
   ],
 )
 def test_decoder_and_steps_match_formulas(kind, options):
   module = decoder(attention=kind, **options)
   variables = variables_of(module)
-
-  @jax.jit
-  def run(variables):
-    state, memory = module.apply(variables, ENCODED, LENGTHS, method="prepare")
-
-    def step(state, tokens):
-      state, *results = module.apply(variables, state, tokens, memory, method="step")
-      return state, results
-
-    _, steps = jax.lax.scan(step, state, TARGETS.T)
-    return module.apply(variables, state, TARGETS, memory), [
-      jnp.swapaxes(x, 0, 1) for x in jax.tree.leaves(steps)
-    ]
-
-  (logits, weights), steps = jax.device_get(run(variables))
-  assert_close(jax.tree.leaves((logits, weights)), steps)
+  (logits, weights), steps = run_whole_and_steps(module, variables)
+  assert_close(jax.tree.leaves((logits, weights)), [np.swapaxes(x, 0, 1) for x in jax.tree.leaves(steps)])
   assert (weights is None) == (kind == "none")
   params, (memory, summary) = float64((variables["params"], ENCODED))
   how = {name: getattr(module, name) for name in ("residual", "attend_order", "input_feeding")}
@@ -92,18 +79,7 @@ def test_monotonic_attention_is_hard_in_steps():
   variables = variables_of(module)
   params = variables["params"]
   params["attention_layer"]["offset"] = jnp.float32(0)  # so that it stops at some keys instead of none
-
-  @jax.jit
-  def run(variables):
-    state, memory = module.apply(variables, ENCODED, LENGTHS, method="prepare")
-
-    def step(state, tokens):
-      state, _, weights = module.apply(variables, state, tokens, memory, method="step")
-      return state, weights
-
-    return module.apply(variables, state, TARGETS, memory), jax.lax.scan(step, state, TARGETS.T)[1]
-
-  (logits, expected), hard = jax.device_get(run(variables))
+  (logits, expected), (_, hard) = run_whole_and_steps(module, variables)
   memory, summary = float64(ENCODED)
   desired = reference.recurrent_decoder("monotonic", float64(params), memory[1], summary[1], TARGETS[1])
   assert_close((logits[1], expected[1]), desired)
@@ -113,43 +89,10 @@ def test_monotonic_attention_is_hard_in_steps():
 
 
 @pytest.mark.parametrize(
-  ("kind", "options"), [("additive", {**ALL, **LUONG, **DROPOUT}), ("location_aware", {**ALL, **DROPOUT})]
+  ("kind", "options"), [("additive", {**ALL, **LUONG, **DROPOUT}), ("location_aware", DROPOUT)]
 )
 def test_training_ignores_padding(kind, options):
-  module = decoder(attention=kind, **options)
-  variables, random = variables_of(module), np.random.default_rng(1).normal(size=DIMS["BTV"])
-
-  @jax.jit
-  def run(encoded, targets, lengths):
-    def loss(variables, encoded):
-      rngs = {"dropout": jax.random.key(0)}
-      results = module.apply(
-        variables, targets, encoded, lengths, method=decode, deterministic=False, rngs=rngs
-      )
-      return jnp.sum(np.float32(random) * results[0]), results
-
-    return jax.grad(loss, argnums=(0, 1), has_aux=True)(variables, encoded)
-
-  (gradients, of_encoded), results = desired = jax.device_get(run(ENCODED, TARGETS, LENGTHS))
-  is_padding = (np.arange(DIMS.S) >= LENGTHS[:, None])[..., None]
-  padded = ENCODED._replace(memory=np.where(is_padding, np.float32(np.nan), ENCODED.memory))
-  chex.assert_trees_all_equal(run(padded, TARGETS, LENGTHS), desired)
-  np.testing.assert_array_equal(np.where(is_padding, of_encoded.memory, 0), 0)
-  assert np.all(np.any(of_encoded.memory != 0, axis=-1) | is_padding[..., 0])
-  for path, gradient in jax.tree.leaves_with_path(gradients):
-    assert np.all(np.isfinite(gradient)), path
-    if [key.key for key in path[-2:]] != ["key", "bias"]:  # a bias of all keys has no effect
-      assert np.max(np.abs(gradient)) > 1e-4, path
-  # Later words and other sentences have no effect.
-  changed = TARGETS.copy()
-  changed[1, 2] = (changed[1, 2] + 1) % DIMS.V
-  for actual, before in zip(jax.device_get(run(ENCODED, changed, LENGTHS)[1]), results, strict=True):
-    np.testing.assert_array_equal(actual[::2], before[::2])
-    np.testing.assert_array_equal(actual[1, :2], before[1, :2])
-    assert np.max(np.abs(actual[1, 3] - before[1, 3])) > 1e-5
-  empty = jax.device_get(run(ENCODED, TARGETS, np.array([0, 7, 2])))
-  chex.assert_tree_all_finite(empty)
-  np.testing.assert_array_equal(empty[1][1][0], 0)
+  assert_padding_is_ignored(decoder(attention=kind, **options))
 
 
 @pytest.mark.parametrize("options", [{}, {"input_feeding": True}], ids=["plain", "fed"])
@@ -157,8 +100,7 @@ def test_monotonic_noise_in_training(options):
   module = decoder(attention="monotonic", **options)
   run = compiled(module, decode, deterministic=False)
   first, second = (
-    jax.device_get(run(variables_of(module), TARGETS, rngs={"dropout": jax.random.key(seed)})[1])
-    for seed in (0, 1)
+    jax.device_get(run(variables_of(module), rngs={"dropout": jax.random.key(seed)})[1]) for seed in (0, 1)
   )
   assert np.max(np.abs(first - second)) > 0.01
 
@@ -186,16 +128,12 @@ def test_empty_targets_have_empty_results(options):
   assert logits.shape == (DIMS.B, 0, DIMS.V) and weights.shape == (DIMS.B, 0, DIMS.S)
 
 
-@pytest.mark.parametrize("name", ["dropout_rate", "recurrent_dropout_rate", "word_dropout_rate"])
-def test_dropout_after_the_first_query(name):
-  module = decoder(**{name: 0.5})
+def test_dropout_after_the_first_query():
+  module = decoder(**DROPOUT)
   variables = variables_of(module)
-
-  run = jax.jit(
-    lambda rng: module.apply(variables, TARGETS, method=decode, deterministic=False, rngs={"dropout": rng})
-  )
-  (logits, weights), (other, _) = jax.device_get((run(jax.random.key(0)), run(jax.random.key(1))))
-  without = compiled(decoder(), decode)(variables, TARGETS)[1]
+  run = compiled(module, decode, deterministic=False)
+  (logits, weights), (other, _) = (run(variables, rngs={"dropout": jax.random.key(seed)}) for seed in (0, 1))
+  without = compiled(decoder(), decode)(variables)[1]
   assert_close(weights[:, 0], without[:, 0])
   assert np.max(np.abs(weights - without)) > 0.01 and np.max(np.abs(logits - other)) > 0.1
 

@@ -7,25 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.model_reference import compiled, float64, random_parameters
+from helpers.decoders import DIMS, TARGETS, decode, variables_of
+from helpers.model_reference import compiled, float64
 
 import attention
 
 pytestmark = pytest.mark.slow
 
-# E: width of the embeddings. D: of the memory and the final state.
-DIMS = chex.Dimensions(B=3, T=5, S=7, H=22, V=13, E=11, D=17)
-rng = np.random.default_rng(0)
-TARGETS = rng.integers(DIMS.V, size=DIMS["BT"])
-ENCODED = attention.Encoded(*(rng.normal(size=DIMS[axes]).astype(np.float32) for axes in ("BSD", "BD")))
-decoder = functools.partial(attention.RecurrentDecoder, DIMS.V, DIMS.E, DIMS.H)
+EMBED, H = 11, 22
+decoder = functools.partial(attention.RecurrentDecoder, DIMS.V, EMBED, H)
 assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
-
-
-def decode(module, **options):
-  """Runs a bound decoder over whole targets."""
-  state, memory = module.prepare(ENCODED, np.array([4, 7, 1]))
-  return module(state, TARGETS, memory, **options)
 
 
 def dropped(params, **options):
@@ -36,16 +27,16 @@ def dropped(params, **options):
 
 
 def zeros(**options):
-  return jax.tree.map(np.zeros_like, float64(random_parameters(decoder(**options), method=decode)["params"]))
+  return jax.tree.map(np.zeros_like, float64(variables_of(decoder(**options))["params"]))
 
 
 def reading_embeddings():
   """Returns parameters whose logits are tanh of the embedding, unit by unit, and the embedding."""
-  params, before = zeros(), DIMS.H + DIMS.D
-  table = 0.3 + np.random.default_rng(2).random(DIMS["VE"])
+  params, before = zeros(), H + DIMS.D
+  table = 0.3 + np.random.default_rng(2).random((DIMS.V, EMBED))
   params["embedding"]["embedding"] = table
-  params["readout"]["kernel"] = np.eye(before + DIMS.E, DIMS.H, -before)
-  params["logits"]["kernel"] = np.eye(DIMS.H, DIMS.V)
+  params["readout"]["kernel"] = np.eye(before + EMBED, H, -before)
+  params["logits"]["kernel"] = np.eye(H, DIMS.V)
   return params, table
 
 
@@ -53,7 +44,7 @@ def reading_embeddings():
 def test_dropout_of_embedding_and_readout(variational):
   params, table = reading_embeddings()
   logits, _ = dropped(params, dropout_rate=0.25, variational_dropout=variational)
-  logits = np.asarray(logits)[..., : DIMS.E]
+  logits = np.asarray(logits)[..., :EMBED]
   assert_close(logits, np.where(logits == 0, 0, np.tanh(table[TARGETS] / 0.75) / 0.75))
   kept, number = 0.75**2, logits.size / (DIMS.T if variational else 1)
   assert abs(np.mean(logits != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / number)
@@ -63,19 +54,19 @@ def test_dropout_of_embedding_and_readout(variational):
 
 def test_a_decoder_drops_whole_words():
   params, table = reading_embeddings()
-  logits = np.asarray(dropped(params, word_dropout_rate=0.5)[0])[..., : DIMS.E]
+  logits = np.asarray(dropped(params, word_dropout_rate=0.5)[0])[..., :EMBED]
   is_dropped = np.all(logits == 0, axis=-1, keepdims=True)
   assert 0 < np.sum(is_dropped) < is_dropped.size
   assert_close(logits, np.where(is_dropped, 0, np.tanh(table[TARGETS] / 0.5)))
 
 
-BIAS = 0.3 + np.random.default_rng(2).random(DIMS.H)
+BIAS = 0.3 + np.random.default_rng(2).random(H)
 ways = pytest.mark.parametrize("way", [{}, {"attend_order": "after"}, {"input_feeding": True}], ids=str)
 
 
 def reading_states(**options):
   """Returns parameters whose logits are tanh of the top state, with gates that take each candidate."""
-  params, H = zeros(num_layers=2, **options), DIMS.H
+  params = zeros(num_layers=2, **options)
   for name in ("cell", "cell_1"):
     params[name]["bias"] = np.concatenate([np.full(H, 100.0), np.full(H, -100.0), np.zeros(H)])
   params["readout"]["kernel"] = np.eye(len(params["readout"]["kernel"]), H)
@@ -86,7 +77,7 @@ def reading_states(**options):
 @ways
 def test_dropout_in_recurrent_products(way):
   # The top state is tanh of the bias and of half the previous state.
-  params, H = reading_states(**way), DIMS.H
+  params = reading_states(**way)
   params["cell_1"]["recurrent"] = 0.5 * np.eye(H, 3 * H, 2 * H)
   params["cell_1"]["bias"][2 * H :] = BIAS
   logits, _ = dropped(params, num_layers=2, recurrent_dropout_rate=0.5, **way)
@@ -101,7 +92,7 @@ def test_dropout_in_recurrent_products(way):
 
 @ways
 def test_dropout_between_layers(way):
-  params, H = reading_states(**way), DIMS.H
+  params = reading_states(**way)
   params["cell"]["bias"][2 * H :] = BIAS
   params["cell_1"]["input"] = np.eye(H, 3 * H, 2 * H)
   logits = np.asarray(dropped(params, num_layers=2, dropout_rate=0.25, **way)[0])

@@ -25,6 +25,13 @@ def exact(queries, keys, vector):
   return np.sum(vector * tanh, axis=-1), vector * (1 - tanh**2), tanh
 
 
+@jax.jit
+def run(inputs, of_loss, directions):
+  """Returns the sums, their gradients and their tangents; compiled once for inputs of the same shapes."""
+  sums, pull = jax.vjp(sums_of_tanh, *inputs)
+  return sums, pull(of_loss), jax.jvp(sums_of_tanh, inputs, directions)[1]
+
+
 def assert_exact(inputs, unit=1.0):
   """Asserts that sums, gradients and tangents, divided by `unit`, are exact up to rounding of sums."""
   desired, slopes, tanh = exact(*inputs)
@@ -32,23 +39,14 @@ def assert_exact(inputs, unit=1.0):
   of_loss = rng.normal(size=desired.shape)
   directions = [rng.normal(size=array.shape) for array in inputs]
 
-  @jax.jit
-  def run(inputs):
-    sums, pull = jax.vjp(sums_of_tanh, *inputs)
-    tangent = jax.jvp(sums_of_tanh, inputs, tuple(map(np.float32, directions)))[1]
-    return sums, pull(jnp.asarray(of_loss, jnp.float32)), tangent
-
-  sums, gradients, tangent = run(inputs)
+  sums, gradients, tangent = run(inputs, np.float32(of_loss), tuple(map(np.float32, directions)))
   pairs = slopes * of_loss[..., None]
   exact_gradients = pairs.sum(1), pairs.sum(0), np.einsum("TS,TSA->A", of_loss, tanh)
   exact_tangent = np.einsum("TSA,TSA->TS", slopes, directions[0][:, None] + directions[1][None])
   exact_tangent += tanh @ directions[2]
   rounding = 16 * float(np.finfo(np.float32).eps) * max(*inputs[0].shape, len(inputs[1]))
-  for actual, wanted in (
-    (sums, desired),
-    *zip(gradients, exact_gradients, strict=True),
-    (tangent, exact_tangent),
-  ):
+  results = (sums, desired), *zip(gradients, exact_gradients, strict=True), (tangent, exact_tangent)
+  for actual, wanted in results:
     np.testing.assert_allclose(actual / unit, wanted / unit, rtol=rounding, atol=rounding)
 
 
@@ -131,7 +129,6 @@ def test_no_array_has_three_axes():
 
 def test_cpu_loops_contain_products():
   traced = jax.jit(sums_of_tanh).trace(*draw(*MANY[0]))
-  products = [
-    traced.lower(lowering_platforms=(name,)).as_text().count("dot_general") for name in ("cpu", "cuda")
-  ]
+  programs = (traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda"))
+  products = [program.count("dot_general") for program in programs]
   assert products == [2, 1]  # tanh is multiplied by the score vector; loops of fractions need one on CPUs
