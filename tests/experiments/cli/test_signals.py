@@ -107,8 +107,9 @@ def test_signals_end_imports(tmp_path, number, code):
 
 def test_signals_in_callbacks_are_not_lost():
   # Python only prints exceptions of a finalizer, like JAX those of its garbage collection.
-  text = "class Object:\n  def __del__(self):\n    __import__('signal').raise_signal(2)\n"
-  with started("-c", f"{IMPORT}exit_on_signals()\nprint('started')\n{text}Object()\n{BLOCK}") as process:
+  text = "print('started', flush=True)\nclass Object:\n"
+  text += "  def __del__(self):\n    __import__('signal').raise_signal(2)\nObject()\n"
+  with started("-c", f"{IMPORT}exit_on_signals()\n{text}{BLOCK}") as process:
     assert_ends(process, 130)
 
 
