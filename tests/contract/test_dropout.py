@@ -132,6 +132,19 @@ def test_traced_and_zero_rates(implementation):
 
 
 @each_engine
+def test_rate_of_one_drops_everything(implementation):
+  @jax.jit
+  @jax.value_and_grad
+  def total(inputs, rate):
+    options = {"dropout_rate": rate, "dropout_rng": jax.random.key(4), "implementation": implementation}
+    return jnp.sum(attend(inputs, **options))
+
+  inputs = draw("cosine")
+  actual = total(inputs, 1.0)
+  chex.assert_trees_all_equal(actual, jax.tree.map(np.zeros_like, (np.float32(0), inputs)))
+
+
+@each_engine
 def test_changed_rate_does_not_recompile(implementation):
   queries = jnp.ones((T, 19))
   compiled = []
