@@ -27,17 +27,13 @@ train: $(INSTALLED)
 
 # A file of tests has at most one mark of its tier, `slow` or `nightly`, and `eight_devices` if it needs several
 # devices. Most of the time of tests is compilation. With QUICK_COMPILATION, programs are compiled without most
-# optimizations, in a third of the time. `make test-all` compiles the contract with the default options, so that
-# its numbers are those of users.
-#
-# Tests that need no compiled program are first.
-FIRST := tests/test_imports.py $(addprefix tests/experiments/,cli data comparison evaluation/test_metrics.py)
-
+# optimizations, in a third of the time. `make test-all` compiles the contract as users do, with the default
+# options, and `make exhaustive` all tests of numbers.
 test: $(INSTALLED)
 ifdef K
 	$(BIN)/python -m pytest -m "not nightly" -k "$(K)"
 else
-	QUICK_COMPILATION=1 $(PYTEST) -m "not slow and not nightly and not eight_devices" $(FIRST) tests
+	QUICK_COMPILATION=1 $(PYTEST) -m "not slow and not nightly and not eight_devices"
 endif
 
 test-all: $(INSTALLED)
@@ -47,7 +43,8 @@ test-all: $(INSTALLED)
 
 exhaustive: test-all
 	$(PYTEST) -m "nightly and not eight_devices"
-	DEVICES=8 $(PYTEST) -m "eight_devices and nightly" tests
+	$(PYTEST) -m "not nightly and not eight_devices" tests/attention
+	DEVICES=8 $(PYTEST) -m eight_devices tests
 
 check: $(INSTALLED) check-page
 	$(BIN)/ruff check

@@ -44,6 +44,8 @@ if DEVICES > 1:
   jax.config.update("jax_num_cpu_devices", DEVICES)
   os.environ["NPROC"] = "32"
 
+FIRST = "tests/test_imports.py", *(f"tests/experiments/{name}/" for name in ("cli", "data", "comparison"))
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -63,10 +65,11 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-  """Skips tests of several devices on one."""
+  """Skips tests of several devices on one. Tests that need no compiled program are first."""
   for item in items:
     if DEVICES < 8 and item.get_closest_marker("eight_devices"):
       item.add_marker(pytest.mark.skip(reason="needs DEVICES=8"))
+  items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 def pytest_collection_finish(session):
