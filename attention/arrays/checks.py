@@ -80,9 +80,7 @@ def as_integers(name: str, value: Any) -> jax.Array:
   return array
 
 
-def check_number(
-  name: str, value: Any, allowed: str = "a number", is_allowed: Callable[[Any], Any] = lambda number: True
-) -> None:
+def check_number(name: str, value: Any, allowed: str, is_allowed: Callable[[Any], Any]) -> None:
   """Raises ValueError unless the value is a single real number that is allowed. Traced values always pass."""
   is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
   if isinstance(value, (jax.Array, np.ndarray)):
