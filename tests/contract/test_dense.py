@@ -21,30 +21,30 @@ B, T, S = DIMS["BTS"]
 # Row 0 is empty.
 ALLOWED = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
 
-# By hand: one query, two keys, scores (0, 1). scaled_dot_product: (1/2)(6) + 3(-1) = 0; (1/2)(2) + 3(0) = 1.
-# additive: tanh(0) = 0 and tanh(ln(3) / 2) = (3 - 1) / (3 + 1) = 1/2, times 2. bilinear: (1, 2) ((0, 1), (2,
-# 0)) = (4, 1); (4, 1) . (1, -4) = 0; (4, 1) . (0, 1) = 1. cosine: angles of 90 and 0 degrees. user_defined:
-# squared distances 9 and 0, times -1/9: scores (-1, 0), each 1 less.
+# By hand: parameter, one query, two keys, and the first key's score, which is 1 less than the other's.
+# scaled_dot_product: (1/2)(6) + 3(-1) = 0; (1/2)(2) + 3(0) = 1. additive: tanh(0) = 0 and tanh(ln(3) / 2) =
+# (3 - 1) / (3 + 1) = 1/2, times 2. bilinear: (1, 2) ((0, 1), (2, 0)) = (4, 1); (4, 1) . (1, -4) = 0;
+# (4, 1) . (0, 1) = 1. cosine: angles of 90 and 0 degrees. user_defined: squared distances 9 and 0, times -1/9.
 HAND_VALUES = {
-  "scaled_dot_product": (1.0, [[0.5, 3.0]], [[6.0, -1.0], [2.0, 0.0]]),
-  "additive": ([2.0, 7.0], [[0.0, 5.0]], [[0.0, -5.0], [np.log(3) / 2, -5.0]]),
-  "bilinear": ([[0.0, 1.0], [2.0, 0.0]], [[1.0, 2.0]], [[1.0, -4.0], [0.0, 1.0]]),
-  "cosine": (1.0, [[3.0, 4.0]], [[-8.0, 6.0], [0.6, 0.8]]),
-  "user_defined": (1 / 9, [[1.0, 2.0]], [[1.0, -1.0], [1.0, 2.0]]),
+  "scaled_dot_product": (1.0, [[0.5, 3.0]], [[6.0, -1.0], [2.0, 0.0]], 0),
+  "additive": ([2.0, 7.0], [[0.0, 5.0]], [[0.0, -5.0], [np.log(3) / 2, -5.0]], 0),
+  "bilinear": ([[0.0, 1.0], [2.0, 0.0]], [[1.0, 2.0]], [[1.0, -4.0], [0.0, 1.0]], 0),
+  "cosine": (1.0, [[3.0, 4.0]], [[-8.0, 6.0], [0.6, 0.8]], 0),
+  "user_defined": (1 / 9, [[1.0, 2.0]], [[1.0, -1.0], [1.0, 2.0]], -1),
 }
 
 
-@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("kind", HAND_VALUES)
 @pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_weights_match_hand_values(kind, implementation):
-  parameter, queries, keys = map(np.float32, HAND_VALUES[kind])
+  parameter, queries, keys, lowest = map(np.float32, HAND_VALUES[kind])
   values = np.float32([[10.0, 1.0, 0.0], [20.0, 1.0, -1.0]])
   inputs = Inputs(SCORES[kind].score(parameter), queries, keys, values)
   context, weights, logsumexp = attend_fully(inputs, implementation=implementation)
   # 1 / (1 + e) = 0.268941421, e / (1 + e) = 0.731058579, ln(1 + e) = 1.313261688.
   np.testing.assert_allclose(weights, [[0.268941421, 0.731058579]], rtol=1e-6)
   np.testing.assert_allclose(context, [[17.31058579, 1.0, -0.731058579]], rtol=1e-6)
-  np.testing.assert_allclose(logsumexp, [1.313261688 - (kind == "user_defined")], rtol=3e-6)
+  np.testing.assert_allclose(logsumexp, [1.313261688 + lowest], rtol=3e-6)
 
 
 @pytest.mark.parametrize("kind", SCORES)

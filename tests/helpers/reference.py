@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Axes of one score parameter; any axes before these are leading axes.
-PARAMETER_RANKS = {"scale": 0, "score_vector": 1, "matrix": 2, "temperature": 0}
+# Axes of a score's parameters that are not numbers; any axes before these are leading axes.
+PARAMETER_RANKS = {"score_vector": 1, "matrix": 2}
 
 
 def dot_product(query, key, scale=1.0):
@@ -51,7 +51,7 @@ def scores(pair_score, queries, keys, **parameters):
   leading = _leading(queries, keys, parameters)
   queries, keys = _expand(queries, leading, 2), _expand(keys, leading, 2)
   parameters = {
-    name: _expand(parameter, leading, PARAMETER_RANKS[name]) for name, parameter in parameters.items()
+    name: _expand(parameter, leading, PARAMETER_RANKS.get(name, 0)) for name, parameter in parameters.items()
   }
   result = np.zeros((*leading, queries.shape[-2], keys.shape[-2]))
   for index in np.ndindex(*leading):
@@ -183,7 +183,7 @@ def _float64(array):
 
 
 def _leading(queries, keys, parameters):
-  shapes = [p.shape[: p.ndim - PARAMETER_RANKS[name]] for name, p in parameters.items()]
+  shapes = [p.shape[: p.ndim - PARAMETER_RANKS.get(name, 0)] for name, p in parameters.items()]
   return np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], *shapes)
 
 
