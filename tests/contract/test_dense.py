@@ -24,7 +24,7 @@ ALLOWED = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
 # By hand: parameter, one query, two keys, and the first key's score, which is 1 less than the other's.
 # scaled_dot_product: (1/2)(6) + 3(-1) = 0; (1/2)(2) + 3(0) = 1. additive: tanh(0) = 0 and tanh(ln(3) / 2) =
 # (3 - 1) / (3 + 1) = 1/2, times 2. bilinear: (1, 2) ((0, 1), (2, 0)) = (4, 1); (4, 1) . (1, -4) = 0;
-# (4, 1) . (0, 1) = 1. cosine: angles of 90 and 0 degrees. user_defined: squared distances 9 and 0, times -1/9.
+# (4, 1) . (0, 1) = 1. cosine: 90 and 0 degrees. user_defined: squared distances 9 and 0, times -1/9.
 HAND_VALUES = {
   "scaled_dot_product": (1.0, [[0.5, 3.0]], [[6.0, -1.0], [2.0, 0.0]], 0),
   "additive": ([2.0, 7.0], [[0.0, 5.0]], [[0.0, -5.0], [np.log(3) / 2, -5.0]], 0),
