@@ -18,6 +18,9 @@ collect_ignore = ["data/make_references.py"]  # it needs PyTorch
 # Most of the time of the tests is compilation. Compiled programs are cached for later runs, and for the
 # scripts that tests start.
 COMPILED = pathlib.Path(__file__).parents[1] / ".jax_cache"
+# Their asserts show values, too.
+pytest.register_assert_rewrite("helpers", "cases", "derivatives", "transformations")
+
 KEEP = {
   "jax_compilation_cache_dir": str(COMPILED),
   "jax_persistent_cache_min_compile_time_secs": 0.0,

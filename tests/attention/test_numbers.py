@@ -123,12 +123,13 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_invalid_types_raise(name):
-  wrong, call = ARGUMENTS[name]
-  for value in wrong:
-    with pytest.raises(ValueError, match=name.split()[0]):
-      call(value)
+@pytest.mark.parametrize(
+  ("name", "value", "call"),
+  [(name, value, call) for name, (wrong, call) in ARGUMENTS.items() for value in wrong],
+)
+def test_invalid_types_raise(name, value, call):
+  with pytest.raises(ValueError, match=rf"{name.split()[0]}.* must .*got"):
+    call(value)
 
 
 def test_known_arrays_are_accepted_inside_jit():

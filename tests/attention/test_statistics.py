@@ -25,10 +25,9 @@ def statistics(score, queries, keys, bias, **options):
   return attention.row_statistics(score, queries, keys, bias=bias, block_sizes=(2, 2), **options)
 
 
-def formula(score, queries, keys, bias, mask):
+def formula(scores_of, queries, keys, bias, mask):
   """Returns the largest score and the entropy of each row, from an array of all scores."""
-  scores = score.scores(score.query_features(queries), score.key_features(keys)) + bias
-  scores = jnp.where(mask, scores, -jnp.inf)
+  scores = jnp.where(mask, scores_of(queries, keys) + bias, -jnp.inf)
   is_empty = ~np.any(mask, axis=-1)
   log_weights = jnp.where(mask, jax.nn.log_softmax(jnp.where(mask, scores, -1e30)), 0)
   entropy = -jnp.sum(jnp.where(mask, jnp.exp(log_weights) * log_weights, 0), axis=-1)
@@ -36,10 +35,18 @@ def formula(score, queries, keys, bias, mask):
 
 
 @pytest.mark.parametrize(
-  ("score", "implementation"),
-  [(attention.ScaledDotProduct(0.3), "dense"), (attention.Additive(np.float32([0.4] * H)), "blockwise")],
+  ("score", "scores_of", "implementation"),
+  [
+    (attention.ScaledDotProduct(0.3), lambda q, k: 0.3 * q @ k.T, "dense"),
+    (
+      attention.Additive(np.full(H, 0.4, np.float32)),
+      lambda q, k: 0.4 * jnp.sum(jnp.tanh(q[:, None] + k[None]), axis=-1),
+      "blockwise",
+    ),
+  ],
+  ids=["dot_product", "additive"],
 )
-def test_statistics_match_formula(score, implementation):
+def test_statistics_match_formula(score, scores_of, implementation):
   def both_passes(function):
     def loss(arrays):
       max_score, entropy = function(*arrays)
@@ -52,7 +59,7 @@ def test_statistics_match_formula(score, implementation):
   @jax.jit
   def run():
     ours = functools.partial(statistics, score, mask=MASK, implementation=implementation)
-    return both_passes(ours), both_passes(functools.partial(formula, score, mask=MASK))
+    return both_passes(ours), both_passes(functools.partial(formula, scores_of, mask=MASK))
 
   actual, desired = run()
   for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
@@ -131,7 +138,7 @@ def test_half_precision_gives_float32(implementation):
   halves = [jnp.asarray(array, jnp.bfloat16) for array in ARRAYS]
   actual = statistics(score, *halves, mask=MASK, implementation=implementation)
   assert actual.max_score.dtype == actual.entropy.dtype == jnp.float32
-  exact = formula(score, *(half.astype(jnp.float32) for half in halves), MASK)
+  exact = formula(lambda q, k: 0.25 * q @ k.T, *(half.astype(jnp.float32) for half in halves), MASK)
   chex.assert_trees_all_close(tuple(actual), exact, rtol=1e-5, atol=1e-5)
 
 

@@ -56,10 +56,26 @@ def test_dense_matches_loops(kind):
   chex.assert_trees_all_close(actual, expected(kind, inputs, mask=mask), **FLOAT32)
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_gradients_match_hand_values(implementation):
+  # Scores (0, 1) and values (10, 20): with the weights p = 1 / (1 + e) and q = e / (1 + e), the gradient of
+  # the logsumexp is (p, q), that of the context p q (10 - 20, 20 - 10).
+  vectors = np.float32([[1.0]]), np.float32([[0.0], [1.0]]), np.float32([[10.0], [20.0]])
+
+  def results(bias):
+    inputs = Inputs(attention.ScaledDotProduct(1.0), *vectors, bias)
+    context, _, logsumexp = attend_fully(inputs, implementation=implementation)
+    return context[0, 0], logsumexp[0]
+
+  of_context, of_logsumexp = jax.jit(jax.jacrev(results))(np.zeros((1, 2), np.float32))
+  np.testing.assert_allclose(of_context, [[-1.966119332, 1.966119332]], rtol=4e-6)
+  np.testing.assert_allclose(of_logsumexp, [[0.268941421, 0.731058579]], rtol=4e-6)
+
+
+@pytest.mark.parametrize("kind", SCORES)
 @pytest.mark.usefixtures("float64")
 def test_gradients_match_differences(kind):
-  # test_derivatives.py has all scores, and second derivatives.
+  # test_derivatives.py has second derivatives.
   inputs = draw(kind, "TH", "SH", "SD", dtype=np.float64)
 
   @jax.jit
@@ -68,7 +84,7 @@ def test_gradients_match_differences(kind):
     return context, weights, logsumexp[1:]
 
   chex.assert_trees_all_close(results(inputs)[0], expected(kind, inputs, mask=ALLOWED).context, rtol=1e-12)
-  check_grads(results, (inputs,), order=1, modes=["rev"], rtol=1e-5)
+  check_grads(results, (inputs,), order=1, modes=["fwd", "rev"], rtol=1e-5)
 
 
 NAMED_FUNCTIONS = {

@@ -35,7 +35,7 @@ def random_cotangents(kind, zero_rows=None):
   cotangents = random_like(jax.tree.map(np.float32, expected(kind, draw(kind))))
   return (
     jax.tree.map(lambda array: replaced(array, np.s_[:, zero_rows], 0), cotangents)
-    if zero_rows
+    if zero_rows is not None
     else cotangents
   )
 

@@ -310,6 +310,7 @@ def test_bias_functions_get_integer_indices(implementation):
     return (t - s).astype(jnp.float32)
 
   attend(draw("cosine")._replace(bias=bias), implementation=implementation)
+  assert indices
   for t, s in indices:
     assert t.ndim == s.ndim == 2 and t.shape[1] == s.shape[0] == 1
     assert jnp.issubdtype(t.dtype, jnp.integer) and jnp.issubdtype(s.dtype, jnp.integer)

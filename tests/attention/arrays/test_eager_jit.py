@@ -75,7 +75,7 @@ def test_score_classes_have_separate_programs():
     np.testing.assert_allclose(attention.attend(Doubled(0.5), *VECTORS), doubled, **CLOSE)
 
 
-def test_mask_and_bias_classes_have_separate_programs():
+def test_mask_classes_have_separate_programs():
   for mask in (masks.causal(1), masks.prefix(1), ~masks.causal(1), ~masks.prefix(1)):
     np.testing.assert_allclose(attend(mask=mask), attend(mask=mask.materialize(3, 5)), **CLOSE)
 

@@ -37,7 +37,7 @@ MODULES = {
   ),
 }
 modules = pytest.mark.parametrize("name", MODULES)
-assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])

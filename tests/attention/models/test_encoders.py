@@ -32,7 +32,7 @@ ENCODERS = {
   "rotary": transformer(position_encoding="rotary", normalize_qk=True, num_layers=1),
   "none": transformer(position_encoding="none", num_layers=1),
 }
-assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
 
 
 def variables_of(encoder):

@@ -23,7 +23,8 @@ DROPOUT = {
 }
 # The widths of embeddings and states; the number of heads divides that of states.
 decoder = functools.partial(attention.RecurrentDecoder, DIMS.V, 11, 22)
-assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
+# Rounding grows from step to step, with random parameters.
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=3e-4, atol=3e-4)
 
 
 def run_whole_and_steps(module, variables):

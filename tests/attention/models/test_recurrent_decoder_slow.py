@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 EMBED, H = 11, 22
 decoder = functools.partial(attention.RecurrentDecoder, DIMS.V, EMBED, H)
-assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
 
 
 def dropped(params, **options):

@@ -35,7 +35,7 @@ MODELS = {
 }
 GRU = attention.Seq2Seq(ENCODERS["recurrent"], recurrent())
 pytestmark = pytest.mark.slow
-assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -22,7 +22,7 @@ MODULES = {
   "post": decoder(norm_position="post", tied_embeddings=True),
   "relative": decoder(position_encoding="relative"),
 }
-assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-3)
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", MODULES)

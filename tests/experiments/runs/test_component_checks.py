@@ -1,4 +1,4 @@
-"""Checks of custom components. tests/experiments/test_custom_components.py trains with correct ones."""
+"""Checks of custom components. scripts/test_custom_scripts.py trains with correct ones."""
 
 import re
 
