@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 DOCS_INSTALLED := .venv/docs_installed
 PAGE := experiments/explorer/page
 PAGE_INSTALLED := $(PAGE)/node_modules/installed
-PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --maxfail=5
 
 .PHONY: help train test test-all exhaustive check check-page format docs clean
 

@@ -11,8 +11,6 @@ import pytest
 import attention
 from attention import masks
 
-pytestmark = pytest.mark.slow
-
 CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 T, S, H = 3, 5, 11

@@ -11,8 +11,6 @@ import pytest
 from experiments.cli.errors import Preempted
 from experiments.comparison.job_runner import Job, run_all
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def make_job(tmp_path):

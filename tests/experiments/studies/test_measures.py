@@ -15,8 +15,6 @@ from experiments.data.vocabularies import Vocabulary
 from experiments.evaluation.metrics import AlignedAttention, alignment_error_rate
 from experiments.studies import alignment, explanation, fixed_vector, scan_lengths
 
-pytestmark = pytest.mark.slow
-
 
 class FakeTranslator:
   """A translator with fixed outputs. Sources are the indices of the outputs."""
