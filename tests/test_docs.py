@@ -12,7 +12,8 @@ import attention
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TEXTS = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in PAGES if "_build" not in path.parts}
+NAMES = {str(path.relative_to(ROOT)): path for path in PAGES}
+TEXTS = {name: path.read_text("utf-8") for name, path in NAMES.items() if "_build/" not in name}
 
 
 def found(pattern, text):

@@ -15,6 +15,7 @@ from experiments.benchmarks.timing import PASSES
 
 pytestmark = pytest.mark.nightly
 
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 QUICK = "--suites=window", "--baselines=attention", "--length_divisor=512", "--repeats=1"
 SMALL = "--length=3", "--vocabulary=11", "--features=8", "--repeats=1"
 
@@ -82,11 +83,14 @@ def test_decoding_is_measured():
       assert f"not measured: {title} is not installed" in finished.output
 
 
+@pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
+def test_torch_must_be_installed():
+  line = scripts.error_of("compare_torch", *SMALL, "--batch_size=2")
+  assert line == "compare_torch needs PyTorch: pip install torch"
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_torch_is_compared():
-  if importlib.util.find_spec("torch") is None:
-    line = scripts.error_of("compare_torch", *SMALL, "--batch_size=2")
-    assert line == "compare_torch needs PyTorch: pip install torch"
-    return
   finished = scripts.succeed("compare_torch", *SMALL, "--batch_size=2")
   for model in ("recurrent | attention", "recurrent | PyTorch, straight", "transformer | PyTorch, optim"):
     assert model in finished.output

@@ -37,13 +37,15 @@ def test_finished_jobs_are_not_run(make_job, tmp_path):
 
 @pytest.mark.parametrize(("num_parallel", "seconds"), [(1, 0.3), (3, 20)])
 def test_parallel_jobs_are_limited(make_job, tmp_path, num_parallel, seconds):
-  # Each job waits for the others, and writes how many are running.
+  # Each job writes how many are running. Three wait until all have seen each other.
   program = (
-    "here = {done!r} + '.running'; open(here, 'w'); folder = os.path.dirname(here)\n"
+    "count = lambda end: sum(name.endswith(end) for name in os.listdir(os.path.dirname({done!r})))\n"
+    "here = {done!r} + '.running'; open(here, 'w')\n"
     f"end, most = time.time() + {seconds}, 0\n"
-    "while time.time() < end and most < 3:\n"
-    "  most = max(most, sum(name.endswith('.running') for name in os.listdir(folder)))\n"
-    "time.sleep(0.1); os.remove(here); open({done!r}, 'w').write(str(most))"
+    "while time.time() < end and most < 3: time.sleep(0.01); most = max(most, count('.running'))\n"
+    "open({done!r} + '.saw', 'w')\n"
+    "while most == 3 and count('.saw') < 3: time.sleep(0.01)\n"
+    "os.remove(here); open({done!r}, 'w').write(str(most))"
   )
   assert run_all([make_job(name, program) for name in "abc"], num_parallel, lambda _: None) == []
   assert [(tmp_path / f"{name}.done").read_text() for name in "abc"] == [str(num_parallel)] * 3
@@ -94,7 +96,7 @@ def test_signals_stop_all_jobs(make_job, tmp_path):
       time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
 
-  threading.Thread(target=stop).start()
+  threading.Thread(target=stop, daemon=True).start()
   with pytest.raises(Preempted) as caught:
     run_all([make_job(name, patient) for name in "abc"], 2, lambda _: None)
   assert caught.value.code == 143

@@ -175,7 +175,7 @@ def test_other_models_are_errors(tmp_path, capfd, name, shape, dtype, message):
 
 def test_files_instead_of_folders_are_errors(tmp_path):
   (tmp_path / "run").write_text("")
-  with pytest.raises(CheckpointError, match=f"^{tmp_path / 'run'}: expected a folder, got a file$"):
+  with pytest.raises(CheckpointError, match=re.escape(f"{tmp_path / 'run'}: expected a folder, got a file")):
     open_checkpoints(tmp_path / "run")
   with pytest.raises(CheckpointError, match="step 100: Not a directory; there is no other"):
     save(open_checkpoints(tmp_path / "run" / "checkpoints"), 100)

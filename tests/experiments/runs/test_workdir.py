@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import threading
@@ -27,7 +28,7 @@ def test_failed_writes_keep_old_files(tmp_path, monkeypatch):
     raise OSError(5, "Input/output error")
 
   for place, name, failure in ((pathlib.Path, "write_bytes", fail_half_way), (os, "replace", fail)):
-    with monkeypatch.context() as patch, pytest.raises(OSError, match=str(path)):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=re.escape(str(path))):
       patch.setattr(place, name, failure)
       workdir.write_results(tmp_path, {"test": {"bleu": 2.0}})
     assert workdir.read_results(tmp_path) == {"test": {"bleu": 1.0}}
@@ -86,7 +87,7 @@ def test_full_disks_are_one_line(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
     try:
       resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-      with pytest.raises(WorkdirError, match=f"^cannot write to {tmp_path}: File too large$"):
+      with pytest.raises(WorkdirError, match=re.escape(f"cannot write to {tmp_path}: File too large")):
         metrics.write(5, {"train/loss": 2.5})
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -112,7 +113,7 @@ def test_incomplete_runs_are_errors(tmp_path, names, message):
   if not message:
     workdir.check_complete(tmp_path)
     return
-  with pytest.raises(WorkdirError, match=f"^{tmp_path}: {message}; pass another --workdir$"):
+  with pytest.raises(WorkdirError, match=f"^{re.escape(str(tmp_path))}: {message}; pass another --workdir$"):
     workdir.check_complete(tmp_path)
 
 
@@ -126,7 +127,7 @@ def test_locks_exclude_other_processes(tmp_path):
   descriptor = os.open(folder / ".lock", os.O_RDWR)
   fcntl.flock(descriptor, fcntl.LOCK_EX)  # as another process does
   assert workdir.is_locked(folder)
-  with pytest.raises(WorkdirError, match=f"^{folder}: another process is training this run$"):
+  with pytest.raises(WorkdirError, match=re.escape(f"{folder}: another process is training this run")):
     workdir_lock(folder).__enter__()
   # A short lock, such as that of is_locked, is awaited.
   threading.Timer(0.03, lambda: os.close(descriptor)).start()
