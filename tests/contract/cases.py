@@ -4,6 +4,7 @@ A score that is added to `SCORES` is tested by all files of this folder.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -128,8 +129,9 @@ def shape_of(*shape, dtype=jnp.float32):
 
 
 def assert_error_says(words, function, *arguments):
-  """Asserts that tracing raises a ValueError that contains all words."""
+  """Asserts that tracing raises a ValueError whose message contains all words, each as a whole word."""
   with pytest.raises(ValueError) as caught:
     jax.eval_shape(function, *arguments)
-  missing = [word for word in words.split() if word not in str(caught.value)]
+  patterns = {word: rf"(?<!\w){re.escape(word)}(?!\w)" for word in words.split()}
+  missing = [word for word, pattern in patterns.items() if not re.search(pattern, str(caught.value))]
   assert not missing, f"no {missing} in {str(caught.value)!r}"
