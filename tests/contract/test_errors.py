@@ -130,7 +130,10 @@ SOFTMAXES = [
     "scores floating int32",
     lambda: attention.masked_softmax(np.zeros((3, 5), np.int32), np.ones((3, 5), bool)),
   ),
-  ("mask boolean float32", lambda: attention.masked_softmax(np.zeros((3, 5), np.float32), np.ones((3, 5), np.float32))),
+  (
+    "mask boolean float32",
+    lambda: attention.masked_softmax(np.zeros((3, 5), np.float32), np.ones((3, 5), np.float32)),
+  ),
 ]
 
 
