@@ -107,6 +107,7 @@ PRODUCTS = {
   "dot_product_scores": lambda q, k, v: attention.dot_product_scores(q, k),
   "bilinear_scores": lambda q, k, v: attention.bilinear_scores(q, k, jnp.eye(11)),
   "cosine_scores": lambda q, k, v: attention.cosine_scores(q, k),
+  "location_features": lambda q, k, v: attention.location_features(q, k),
   "multi_head": multi_head,
 }
 
