@@ -67,3 +67,16 @@ def test_options_are_never_all_stored(options):
     return jnp.sum(attention.scaled_dot_product_attention(*inputs[1:4], **options))
 
   assert_no_array_of_pairs(loss, draw_long("scaled_dot_product"))
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+def test_compiled_memory_is_linear(kind):
+  def loss(inputs):
+    return jnp.sum(attend(inputs, mask=masks.causal(), implementation="blockwise"))
+
+  def memory(length):
+    vectors = [jax.ShapeDtypeStruct((length, H), jnp.float32)] * 3
+    inputs = draw_long(kind)._replace(queries=vectors[0], keys=vectors[1], values=vectors[2])
+    return jax.jit(jax.grad(loss)).lower(inputs).compile().memory_analysis().temp_size_in_bytes
+
+  assert memory(16_384) < 4.5 * memory(4096)
