@@ -158,7 +158,7 @@ def _measure_batch(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> 
     def target_probability(probs: jax.Array) -> jax.Array:
       return jnp.take_along_axis(probs, targets[:, None], axis=-1)[:, 0]
 
-    shuffles = jax.vmap(lambda rng: _shuffle(model_weights, is_valid, rng))(
+    shuffles = jax.vmap(lambda rng: shuffle(model_weights, is_valid, rng))(
       jax.random.split(rng, NUM_SHUFFLES)
     )
     S, dtype = model_weights.shape[1], model_weights.dtype
@@ -189,7 +189,7 @@ def _measure_batch(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> 
   return jax.tree.map(lambda array: array.T, measures)
 
 
-def _shuffle(weights: jax.Array, is_valid: jax.Array, rng: jax.Array) -> jax.Array:
+def shuffle(weights: jax.Array, is_valid: jax.Array, rng: jax.Array) -> jax.Array:
   """Returns weights [B S], shuffled among the positions that are not padding."""
   order = jnp.argsort(jnp.where(is_valid, jax.random.uniform(rng, weights.shape), 2.0), axis=-1)
   return jnp.take_along_axis(weights, order, axis=-1)

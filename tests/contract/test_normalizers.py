@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import BLOCK_SIZES, DIMS, FLOAT32, draw, expected, random_like, replaced
+from cases import BLOCK_SIZES, DIMS, FLOAT32, GRADIENTS, draw, expected, random_like, replaced
 from helpers import reference
 
 import attention
@@ -113,6 +113,16 @@ def test_results_match_loops(name, implementation):
   chex.assert_trees_all_close(actual, (context, weights), **FLOAT32)
   # Sparse weights must have zeros; otherwise this does not test the threshold.
   assert np.any(weights[mask] == 0) == (name in ("sparsemax", "entmax15", "softpick"))
+
+
+@pytest.mark.parametrize("name", [name for name in NORMALIZERS if name != "monotonic"])
+def test_blockwise_gradients_equal_dense(name):
+  inputs, mask, normalizer = draw_inputs(), draw_mask(), NORMALIZERS[name][0]
+  blockwise, dense = (
+    results_and_gradients(inputs, normalizer, mask, implementation)[1]
+    for implementation in ("blockwise", "dense")
+  )
+  chex.assert_trees_all_close(blockwise, dense, **GRADIENTS)
 
 
 @on_engines

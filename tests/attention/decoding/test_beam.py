@@ -146,6 +146,14 @@ def test_search_waits_for_better_hypotheses():
   np.testing.assert_allclose(result.scores, [[np.log(0.49) * 6 / 10]], **CLOSE)
 
 
+def test_ends_may_be_equally_likely():
+  # After the start, the end is as likely as a word that never ends: not less likely than the best of one.
+  table = np.full((4, 4), -np.inf, np.float32)
+  table[START, [END, 3]] = np.log(0.5)
+  table[3, 3] = 0.0
+  np.testing.assert_array_equal(find(1, max_length=3, **by_table(table)).tokens, [[[END, PAD, PAD]]])
+
+
 def test_missing_hypotheses_score_minus_infinity():
   # After the start only the end, or one other word, which is followed by the end.
   table = np.full((4, 4), -np.inf, np.float32)

@@ -39,6 +39,7 @@ RANDOM_MASKS = {
   "segments": lambda rng: masks.segments(
     *np.sort(rng.integers(0, rng.choice([1, 2, 9]), size=(2, 19)), axis=-1)
   ),
+  "self_segments": lambda rng: masks.segments(*[np.sort(rng.integers(0, 2, size=19))] * 2),
   "unsorted_segments": lambda rng: masks.segments(*rng.integers((0, 2), (2, 4), size=(19, 2)).T),
   "array": lambda rng: masks.from_array(rng.random((19, 19)) < rng.choice([0.01, 0.5, 0.99])),
   "both": lambda rng: masks.causal(2) & masks.prefix(int(rng.integers(0, 20))),
@@ -70,8 +71,8 @@ def test_block_summaries_agree_with_masks(name):
     here = cut_to(mask, rows, columns)
     np.testing.assert_array_equal(np.broadcast_to(here.mask_mod(*tile), allowed.shape), allowed)
     any_allowed, all_allowed = map(bool, here.block_summary((t, t + 4), (s, s + 6)))
-    assert any_allowed or not np.any(allowed)
-    assert not all_allowed or np.all(allowed)
+    assert any_allowed or not np.any(allowed), f"{mask} is not empty in targets {rows}, sources {columns}"
+    assert not all_allowed or np.all(allowed), f"{mask} is not full in targets {rows}, sources {columns}"
     found |= {(any_allowed, all_allowed)}
   # There are empty tiles, full tiles, and others. (Unsorted segments only have these by chance.)
   assert found >= {(False, False), (True, True), (True, False)} or name == "unsorted_segments"

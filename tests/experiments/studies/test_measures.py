@@ -2,6 +2,7 @@
 
 import types
 
+import jax
 import numpy as np
 import pytest
 from helpers.model_reference import random_parameters
@@ -110,3 +111,13 @@ def test_changed_weights_change_the_distribution():
     assert 1e-3 < measures[name] < 1
   assert 0 <= measures["jsd/adversarial"] <= np.log(2)
   assert measures["share/unaligned"] == pytest.approx(2 / 5)  # two ends of sentences
+
+
+def test_shuffles_keep_sentences_and_padding():
+  weights = np.array([[0.1, 0.2, 0.7, 0.0, 0.0], [0.15, 0.25, 0.3, 0.24, 0.06]])
+  is_word = np.array([[True, True, True, False, False], [True] * 5])
+  shuffled = [np.asarray(explanation.shuffle(weights, is_word, jax.random.key(seed))) for seed in range(50)]
+  for array in shuffled:
+    np.testing.assert_allclose(np.sort(array), np.sort(weights), rtol=1e-6)
+    np.testing.assert_array_equal(array[0, 3:], 0.0)
+  assert len({tuple(array[0]) for array in shuffled}) == 6

@@ -66,7 +66,7 @@ def test_resumed_runs_have_the_same_bits(trained, tmp_path, break_step, capsys):
   loop.train(CONFIG, tmp_path)
   output = capsys.readouterr().out
   assert f"resuming after step 5 of {STEPS}\n" in output
-  assert (tmp_path / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
+  assert workdir.read_metrics(tmp_path) == workdir.read_metrics(trained)
   # The average does not have the state at the stop.
   chex.assert_trees_all_equal(*(load(run, checkpoint="average").params for run in (tmp_path, trained)))
   # The last loss is far above that in training.

@@ -1,5 +1,6 @@
 """Divergence, signals and patience of training."""
 
+import dataclasses
 import io
 import shutil
 import subprocess
@@ -69,6 +70,16 @@ def test_signals_wait_for_validations(tmp_path, monkeypatch, capsys):
   loop.train(CONFIG, tmp_path)  # no step is left
   assert f"resuming after step {STEPS} of {STEPS}" in capsys.readouterr().out
   assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_resumed_runs_have_the_same_dropout(tmp_path, break_step):
+  config = config_with(model=dataclasses.replace(CONFIG.model, dropout_rate=0.5))
+  loop.train(config, tmp_path / "whole")
+  break_step(5, terminate)
+  with pytest.raises(Preempted):
+    loop.train(config, tmp_path / "resumed")
+  loop.train(config, tmp_path / "resumed")
+  assert workdir.read_metrics(tmp_path / "resumed") == workdir.read_metrics(tmp_path / "whole")
 
 
 def test_patience_stops_training(tmp_path, capsys):
