@@ -14,6 +14,7 @@ KEY = jax.random.key(0)
 ENDS = {"batch_size": 2, "max_length": 3, "bos_id": 0, "eos_id": 1}
 
 REAL = [1j, jnp.asarray(1j), True, jnp.asarray(True), "a"]
+VECTORS, MATRICES = ([array.astype(complex), array > 0] for array in (np.ones(8), np.eye(8)))
 INTEGER = [1.5, 1j, "2", jnp.float32(2), np.float64(2), True, -1]
 NO_KEY = [0, jnp.ones(3, jnp.uint32), jnp.ones(2), jax.random.split(KEY, 3)]
 HUGE = [2**31, np.int64(2**40), np.uint32(2**32 - 1)]
@@ -37,22 +38,10 @@ ARGUMENTS = {
   "scale of cosine": (REAL, lambda v: attention.cosine_attention(X, X, X, scale=v)),
   "scale of jax_nn": (REAL, lambda v: jax_nn.dot_product_attention(*[X[:, :, None]] * 3, scale=v)),
   "cap": (REAL, lambda v: attend(attention.SoftCap(attention.ScaledDotProduct(), v))),
-  "score_vector": (
-    [X[0, 0].astype(complex), X[0, 0] > 0],
-    lambda v: attention.additive_attention(X, X, X, v),
-  ),
-  "score_vector of scores": (
-    [X[0, 0].astype(complex), X[0, 0] > 0],
-    lambda v: attention.additive_scores(X, X, v),
-  ),
-  "matrix": (
-    [jnp.eye(8).astype(complex), jnp.eye(8) > 0],
-    lambda v: attention.bilinear_attention(X, X, X, v),
-  ),
-  "matrix of scores": (
-    [jnp.eye(8).astype(complex), jnp.eye(8) > 0],
-    lambda v: attention.bilinear_scores(X, X, v),
-  ),
+  "score_vector": (VECTORS, lambda v: attention.additive_attention(X, X, X, v)),
+  "score_vector of scores": (VECTORS, lambda v: attention.additive_scores(X, X, v)),
+  "matrix": (MATRICES, lambda v: attention.bilinear_attention(X, X, X, v)),
+  "matrix of scores": (MATRICES, lambda v: attention.bilinear_scores(X, X, v)),
   "slopes": ([1j, True, 2], lambda v: attend(bias=positions.ALiBi(jnp.asarray(v)))),
   "bias": ([W.astype(complex), (W > 0), jnp.ones((3, 3), int)], lambda v: attend(bias=v)),
   "max_distance": (INTEGER, lambda v: positions.relative_position_bucket(jnp.arange(3), 8, v, True)),

@@ -161,14 +161,3 @@ def test_changed_rate_does_not_recompile(implementation):
     assert not run(0.25)
   finally:
     jax.monitoring.clear_event_listeners()
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
-def test_invalid_rates_raise(rate):
-  with pytest.raises(ValueError, match=rf"dropout_rate[\s\S]*{rate}"):
-    attend(draw("cosine"), dropout_rate=rate, dropout_rng=jax.random.key(0))
-
-
-def test_dropout_without_key_raises():
-  with pytest.raises(ValueError, match=r"dropout_rng"):
-    attend(draw("cosine"), dropout_rate=0.1)
