@@ -167,11 +167,8 @@ def test_lists_of_numbers_have_gradients():
     return attention.scaled_dot_product_attention(*draw(N), bias=positions.ALiBi(slopes), **engine)
 
   slopes = np.linspace(0, 0.6, N, dtype=np.float32)
-  for of_list, of_array in zip(
-    in_both_engines(with_slopes(context), [*slopes]),
-    in_both_engines(with_slopes(context), slopes),
-    strict=True,
-  ):
+  of_lists, of_arrays = (in_both_engines(with_slopes(context), given) for given in ([*slopes], slopes))
+  for of_list, of_array in zip(of_lists, of_arrays, strict=True):
     chex.assert_trees_all_close(jnp.stack(of_list[0]), of_array[0], **CLOSE)
 
 

@@ -89,10 +89,7 @@ ARGUMENTS = {
   "pad_id": ([2**31, np.uint32(2**32 - 1), -(2**31) - 1], lambda v: run("greedy", pad_id=v)),
   "rng": (NO_KEY, lambda v: run("sample", rng=v)),
   "dropout_rng": (NO_KEY, lambda v: attend(dropout_rate=0.5, dropout_rng=v)),
-  "scores": (
-    [W.astype(complex), W > 0, W.astype(int)],
-    lambda v: attention.masked_softmax(v, masks.causal()),
-  ),
+  "scores": ([W.astype(complex), W > 0], lambda v: attention.masked_softmax(v, masks.causal())),
   "logsumexp": ([X[..., 0].astype(complex), X[..., 0] > 0], lambda v: attention.merge_partials([(X, v)])),
   "context": ([X.astype(complex), X > 0], lambda v: attention.merge_partials([(v, X[..., 0])])),
   "sink": (REAL, lambda v: attention.add_sink(X, X[..., 0], v)),

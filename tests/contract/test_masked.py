@@ -33,11 +33,9 @@ def run(inputs, mask, cotangents, implementation):
 def random_cotangents(kind, zero_rows=None):
   """Returns the factors of a loss, one array per result, which are 0 in some rows [T]."""
   cotangents = random_like(jax.tree.map(np.float32, expected(kind, draw(kind))))
-  return (
-    jax.tree.map(lambda array: replaced(array, np.s_[:, zero_rows], 0), cotangents)
-    if zero_rows is not None
-    else cotangents
-  )
+  if zero_rows is None:
+    return cotangents
+  return jax.tree.map(lambda array: replaced(array, np.s_[:, zero_rows], 0), cotangents)
 
 
 # Ways to make row 1 of batch 1 empty. Each returns a mask [B T S] and a bias [T S].
