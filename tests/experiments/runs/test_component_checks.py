@@ -13,7 +13,7 @@ from experiments.learning.model import make_task_model
 from experiments.learning.step import make_train_spec
 from experiments.runs.component_checks import check_custom_components
 
-pytestmark = pytest.mark.usefixtures("as_users_run")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_users_run")]
 
 IMPORTS = """
 import dataclasses
