@@ -27,10 +27,8 @@ train: $(INSTALLED)
 
 # A file of tests has at most one mark of its tier, `slow` or `nightly`, and `eight_devices` if it needs several
 # devices. Most of the time of tests is compilation. With QUICK_COMPILATION, programs are compiled without most
-# optimizations, in a third of the time. `make test-all` compiles the contract, engines and scores as users do,
-# with the default options, and `make exhaustive` all tests of numbers.
-NUMBERS := tests/contract tests/attention/engines tests/attention/scores
-
+# optimizations, in a third of the time. `make test-all` compiles the contract as users do, with the default
+# options, and `make exhaustive` all tests of numbers.
 test: $(INSTALLED)
 ifdef K
 	$(BIN)/python -m pytest -m "not nightly" -k "$(K)"
@@ -39,8 +37,8 @@ else
 endif
 
 test-all: $(INSTALLED)
-	QUICK_COMPILATION=1 $(PYTEST) -m "not nightly and not eight_devices" $(addprefix --ignore=,$(NUMBERS))
-	$(PYTEST) -m "not nightly and not eight_devices" $(NUMBERS)
+	QUICK_COMPILATION=1 $(PYTEST) -m "not nightly and not eight_devices" --ignore=tests/contract
+	$(PYTEST) -m "not nightly and not eight_devices" tests/contract
 	QUICK_COMPILATION=1 DEVICES=8 $(PYTEST) -m "eight_devices and not nightly" tests
 
 exhaustive: test-all

@@ -68,11 +68,11 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-  """Skips tests of several devices on one. Tests that need no compiled program are first."""
+  """Skips tests of several devices on one. Tests without programs are first, then slow files."""
   for item in items:
     if DEVICES < 8 and item.get_closest_marker("eight_devices"):
       item.add_marker(pytest.mark.skip(reason="needs DEVICES=8"))
-  items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+  items.sort(key=lambda item: (not item.nodeid.startswith(FIRST), item.get_closest_marker("slow") is None))
 
 
 def pytest_collection_finish(session):
