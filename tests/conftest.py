@@ -14,13 +14,12 @@ import jax
 import pytest
 
 collect_ignore = ["data/make_references.py"]  # it needs PyTorch
+# A failing assert of these modules shows its values, as one of a test does.
+pytest.register_assert_rewrite("helpers", "cases", "derivatives", "transformations")
 
 # Most of the time of the tests is compilation. Compiled programs are cached for later runs, and for the
 # scripts that tests start.
 COMPILED = pathlib.Path(__file__).parents[1] / ".jax_cache"
-# Their asserts show values, too.
-pytest.register_assert_rewrite("helpers", "cases", "derivatives", "transformations")
-
 KEEP = {
   "jax_compilation_cache_dir": str(COMPILED),
   "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -47,6 +46,7 @@ if DEVICES > 1:
   jax.config.update("jax_num_cpu_devices", DEVICES)
   os.environ["NPROC"] = "32"
 
+# These compile next to nothing, so that a typo shows in seconds.
 FIRST = "tests/test_imports.py", *(f"tests/experiments/{name}/" for name in ("cli", "data", "comparison"))
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

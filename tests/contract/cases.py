@@ -1,6 +1,6 @@
 """The scores of the contract with random inputs, and the oracle of their results.
 
-A score that is added to `SCORES` is tested by all files of this folder.
+Tests that are parametrized over `SCORES` include each score that is added to it.
 """
 
 import dataclasses

@@ -74,6 +74,7 @@ OPTIONS = [
   ("bias T S 3 29 T=1 S=1", {"bias": lambda t, s: np.ones((3, 29))}),
   ("dropout_rate 0 1 1.0", {"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)}),
   ("dropout_rate 0 1 -0.1", {"dropout_rate": -0.1, "dropout_rng": jax.random.key(0)}),
+  ("dropout_rate 0 1 1.5", {"dropout_rate": 1.5, "dropout_rng": jax.random.key(0)}),
   ("dropout_rate 0 1 nan", {"dropout_rate": float("nan"), "dropout_rng": jax.random.key(0)}),
   ("dropout_rng dropout_rate 0.25 None", {"dropout_rate": 0.25}),
   ("dropout_rng single key 7", {"dropout_rate": 0.25, "dropout_rng": 7}),

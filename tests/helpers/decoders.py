@@ -47,7 +47,7 @@ def assert_padding_is_ignored(module):
   assert np.all(np.any(of_encoded.memory != 0, axis=-1) | is_padding[..., 0])
   for path, gradient in jax.tree.leaves_with_path(gradients):
     assert np.all(np.isfinite(gradient)), path
-    if [key.key for key in path[-2:]] != ["key", "bias"]:  # a bias of all keys has no effect
+    if [key.key for key in path[-2:]] != ["key", "bias"]:  # it adds the same to all scores
       assert np.max(np.abs(gradient)) > 1e-4, path
   changed = TARGETS.copy()
   changed[1, 2] = (changed[1, 2] + 1) % DIMS.V

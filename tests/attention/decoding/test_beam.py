@@ -17,7 +17,7 @@ DIMS = chex.Dimensions(S=7, V=5)
 PAD, START, END = 0, 1, 2
 random = np.random.default_rng(3)
 # Logits after each token, in each of 17 states; next states; attention weights in each state. All states
-# are repeated with likelier ends, and with ends that nearly all continuations are likelier than.
+# are repeated with likely ends, and with unlikely ends.
 LOGITS = (1.5 * random.normal(size=(17, DIMS.V, DIMS.V))).astype(np.float32)
 LOGITS = np.concatenate([LOGITS + np.float32(gain) * (np.arange(DIMS.V) == END) for gain in (0, 2, -9)])
 LOGITS = LOGITS.astype(np.float32)

@@ -276,5 +276,5 @@ def test_prompts_are_continued():
       begin = lengths[b] - 1
       np.testing.assert_array_equal(continued.tokens[b, :begin], prompt[1 : begin + 1])
       np.testing.assert_array_equal(continued.tokens[b, begin : begin + 6], desired.tokens[b])
-    # Prompts have probability 1. The longest ones are continued by as many tokens.
+    # The tokens of a prompt add nothing to its score. Prompts of three tokens have six more, as in `desired`.
     np.testing.assert_allclose(continued.scores[lengths == 3], desired.scores[lengths == 3], **CLOSE)
