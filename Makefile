@@ -6,7 +6,10 @@ INSTALLED := .venv/installed
 DOCS_INSTALLED := .venv/docs_installed
 PAGE := experiments/explorer/page
 PAGE_INSTALLED := $(PAGE)/node_modules/installed
-PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --maxfail=5
+# Modules are compiled when they are first imported, not all when they are installed, which takes longer.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=loadfile --no-loadscope-reorder --maxfail=5
 
 .PHONY: help train test test-all exhaustive check check-page format docs clean
 
@@ -75,7 +78,7 @@ $(INSTALLED): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11")'
 	@echo "Creating .venv and installing requirements.txt; this takes about a minute."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(PIP) -r requirements.txt
 	touch $@
 
 $(PAGE_INSTALLED): $(PAGE)/package.json
@@ -83,5 +86,5 @@ $(PAGE_INSTALLED): $(PAGE)/package.json
 	touch $@
 
 $(DOCS_INSTALLED): docs/requirements.txt $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	$(PIP) -r docs/requirements.txt
 	touch $@

@@ -30,13 +30,16 @@ for name, value in KEEP.items():
   os.environ[name.upper()] = str(value)
 
 # Without QUICK_COMPILATION, programs are compiled as users compile them. With it, compilation takes a third
-# of the time: without most optimizations, and with XLA's old emitter of loops (removed in JAX 0.11). It
-# computes some large second derivatives wrongly: tests/contract/test_transformations.py needs the default.
+# of the time: without most optimizations, each program as one part instead of 32, and with XLA's old emitter
+# of loops (removed in JAX 0.11). It computes some large second derivatives wrongly:
+# tests/contract/test_transformations.py needs the default.
 if os.environ.get("QUICK_COMPILATION") == "1":
   jax.config.update("jax_disable_most_optimizations", True)
   os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for scripts that tests start
+  flags = [os.environ.get("XLA_FLAGS", ""), "--xla_cpu_parallel_codegen_split_count=1"]
   if jax.__version_info__ < (0, 11):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+    flags.append("--xla_cpu_use_fusion_emitters=false")
+  os.environ["XLA_FLAGS"] = " ".join(flags)
 
 # Tests run on one device, as most users do. Files marked `eight_devices` need DEVICES=8, which simulates
 # devices on one CPU. XLA's thread pool has NPROC threads: with one per device, two concurrent collectives can
