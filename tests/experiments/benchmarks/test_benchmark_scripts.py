@@ -13,7 +13,7 @@ from helpers import scripts
 from experiments.benchmarks import report
 from experiments.benchmarks.timing import PASSES
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.slow
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 QUICK = "--suites=window", "--baselines=attention", "--length_divisor=512", "--repeats=1"
