@@ -17,13 +17,13 @@ def tangent_of(function, arrays):
 
 
 def stacked(arrays):
-  """Returns three different arrays for each."""
-  return jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf, -leaf]), arrays)
+  """Returns two different arrays for each."""
+  return jax.tree.map(lambda leaf: jnp.stack([leaf, -0.5 * leaf]), arrays)
 
 
 def each(function, arrays):
-  """Returns the stacked results of three calls."""
-  calls = [function(jax.tree.map(lambda leaf, i=i: leaf[i], arrays)) for i in range(3)]
+  """Returns the stacked results of two calls."""
+  calls = [function(jax.tree.map(lambda leaf, i=i: leaf[i], arrays)) for i in range(2)]
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *calls)
 
 
