@@ -115,6 +115,33 @@ return { values: [...values], range: explorer.describeRange([values]) };
   assert result["range"] == text
 
 
+def test_highlighted_tokens_have_much_weight():
+  program = """
+const grid = { rows: [..."abc"], columns: [..."vwxy"], weights: given };
+const at = (kind, point) => explorer.highlightedTokens(grid, kind, point);
+return [at("rows", { t: 1 }), at("columns", { t: 1 }), at("rows", { s: 0 }), at("columns", { s: 3 })];
+"""
+  weights = [[1.0, 0, 0, 0], [0.01, 0.5, 0, -0.5], [0.3, 0.3, 0.4, 0]]
+  assert browser.in_node(program, weights) == [
+    [False, True, False],
+    [False, True, False, True],
+    [True, False, True],
+    [False, False, False, True],
+  ]
+
+
+@pytest.mark.parametrize(("T", "S", "height", "width"), [(3, 5, 3, 5), (96, 144, 48, 48)])
+def test_overviews_show_the_strongest_weights(T, S, height, width):
+  weights = np.random.default_rng(0).normal(size=(2, 3, T, S)).astype(np.float32)
+  given = {"shape": weights.shape, "values": weights.ravel().tolist()}
+  program = "return explorer.strongestWeights(given, 1, 2).map((row) => [...row]);"
+  actual = browser.in_node(program, given)
+  parts = weights[1, 2].reshape(height, T // height, width, S // width).swapaxes(1, 2)
+  parts = parts.reshape(height, width, -1)
+  strongest = np.argmax(np.abs(parts), axis=-1, keepdims=True)
+  np.testing.assert_array_equal(np.float32(actual), np.take_along_axis(parts, strongest, -1)[..., 0])
+
+
 def test_formulas_are_those_of_the_model():
   program = "return given.map((shape) => explorer.formulasOf(shape).map(({ name }) => name));"
   shapes = [

@@ -8,7 +8,8 @@ import { answerRequests, startWorker } from "./worker";
 export { fromAddress, toAddress } from "./address";
 export { decodeArrays, decodeWeights } from "./arrays";
 export { formulasOf } from "./formulas";
-export { alignmentErrorRate, describeRange } from "./grid";
+export { alignmentErrorRate, describeRange, highlightedTokens } from "./grid";
+export { strongestWeights } from "./overview";
 export { detokenize, toIds, tokenize } from "./tokenizer";
 export { translate } from "./translation";
 

@@ -64,7 +64,11 @@ function Picture({ weights, largest, layer, head }: PictureProps) {
 }
 
 /** Returns the weights of a head in at most 48 rows and columns, each the strongest of those it stands for. */
-function strongestWeights({ shape, values }: RecordedWeights, layer: number, head: number): Float32Array[] {
+export function strongestWeights(
+  { shape, values }: RecordedWeights,
+  layer: number,
+  head: number,
+): Float32Array[] {
   const [, N, T, S] = shape;
   const [height, width] = [Math.min(T, MAX_PIXELS), Math.min(S, MAX_PIXELS)];
   const strongest = Array.from({ length: height }, () => new Float32Array(width));
