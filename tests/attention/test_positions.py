@@ -191,6 +191,13 @@ def test_rotation_by_rows_and_columns():
       lambda: positions.rotary(jnp.ones((3, 4)), frequencies=np.ones(3)),
       "at most half as many entries .* H=4",
     ),
+    *(
+      (
+        lambda wrong=wrong: positions.rotary(jnp.ones((3, 4)), wrong),
+        rf"positions must be broadcastable to \[\.\.\. T\] = \(3,\), got {shape}",
+      )
+      for wrong, shape in ((np.arange(2), r"\(2,\)"), (np.int32(1), r"\(\)"))
+    ),
     (lambda: positions.rotary_2d(jnp.ones((1, 6)), np.ones((1, 2), int)), "multiple of 4"),
     (
       lambda: positions.rotary_2d(jnp.ones((1, 8)), np.ones((1, 3), int)),

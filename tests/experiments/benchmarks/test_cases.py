@@ -98,6 +98,12 @@ def test_wrong_and_missing_baselines_are_listed(monkeypatch):
     timing.measure(CAUSAL, ("attention dense",), repeats=1, peak=1e9)
 
 
+def test_temporary_memory_is_in_mib():
+  case = Case("dot_product", 1, 512, 1, 8)  # whose scores take 1 MiB
+  forward, _ = baselines.prepare("einsum", case, cases.draw(case)).temporary_mib
+  assert 1 <= forward < 3.5
+
+
 def test_peak_growth_is_measured_per_call():
   growth = timing.peak_growth_mib(lambda: np.ones(2**23).sum())  # 64 MiB, freed at the end
   assert growth is None or 60 <= growth <= 90
