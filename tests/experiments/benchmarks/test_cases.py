@@ -99,9 +99,9 @@ def test_wrong_and_missing_baselines_are_listed(monkeypatch):
 
 
 def test_temporary_memory_is_in_mib():
-  case = Case("dot_product", 1, 512, 1, 8)  # whose scores take 1 MiB
+  case = Case("dot_product", 1, 512, 1, 8)  # whose scores and weights take 1 MiB each
   forward, _ = baselines.prepare("einsum", case, cases.draw(case)).temporary_mib
-  assert 1 <= forward < 3.5
+  assert 1.5 < forward < 3.5
 
 
 def test_peak_growth_is_measured_per_call():
