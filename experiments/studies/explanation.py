@@ -166,16 +166,16 @@ def _measure_batch(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> 
     total = jnp.sum(model_weights, axis=-1, keepdims=True)  # all changed weights keep this sum
     one_hot = jnp.where(is_valid.T[:, :, None], one_hot[:, None] * total[None], model_weights[None])
     candidates = jnp.concatenate([shuffles, one_hot])
-    distances = jax.lax.map(lambda weights: _total_variation(expected, probabilities(weights)), candidates)
-    divergences = jax.vmap(lambda weights: _jensen_shannon(model_weights, weights))(candidates)
+    distances = jax.lax.map(lambda weights: total_variation(expected, probabilities(weights)), candidates)
+    divergences = jax.vmap(lambda weights: jensen_shannon(model_weights, weights))(candidates)
     real = is_valid.astype(dtype)
     uniform = total * real / jnp.sum(real, axis=-1, keepdims=True)
     without, alone = (probabilities(_restrict(model_weights, kept & is_valid)) for kept in (~links, links))
     return next_state, {
       "tvd/shuffled": jnp.mean(distances[:NUM_SHUFFLES], axis=0),
-      "tvd/uniform": _total_variation(expected, probabilities(uniform)),
-      "tvd/without": _total_variation(expected, without),
-      "tvd/alone": _total_variation(expected, alone),
+      "tvd/uniform": total_variation(expected, probabilities(uniform)),
+      "tvd/without": total_variation(expected, without),
+      "tvd/alone": total_variation(expected, alone),
       "jsd/adversarial": jnp.max(jnp.where(distances < MAX_ADVERSARIAL_TVD, divergences, 0), axis=0),
       "p/model": target_probability(expected),
       "p/without": target_probability(without),
@@ -202,12 +202,12 @@ def _restrict(weights: jax.Array, kept: jax.Array) -> jax.Array:
   return restricted * jnp.sum(weights, axis=-1, keepdims=True) / jnp.where(total > 0, total, 1)
 
 
-def _total_variation(p: jax.Array, q: jax.Array) -> jax.Array:
+def total_variation(p: jax.Array, q: jax.Array) -> jax.Array:
   """Returns the total variation distance of distributions [B V], [B]."""
   return jnp.sum(jnp.abs(p - q), axis=-1) / 2
 
 
-def _jensen_shannon(p: jax.Array, q: jax.Array) -> jax.Array:
+def jensen_shannon(p: jax.Array, q: jax.Array) -> jax.Array:
   """Returns the Jensen-Shannon divergence in nats of weights [B S], normalized to sum to one, [B]."""
 
   def entropy(weights: jax.Array) -> jax.Array:

@@ -121,3 +121,11 @@ def test_shuffles_keep_sentences_and_padding():
     np.testing.assert_allclose(np.sort(array), np.sort(weights), rtol=1e-6)
     np.testing.assert_array_equal(array[0, 3:], 0.0)
   assert len({tuple(array[0]) for array in shuffled}) == 6
+
+
+def test_distances_of_distributions_by_hand():
+  p, q = np.float32([[1, 0], [0.5, 0.5], [0.25, 0.75]]), np.float32([[0, 1], [1, 0], [0.25, 0.75]])
+  np.testing.assert_allclose(explanation.total_variation(p, q), [1, 0.5, 0], atol=1e-6)
+  # log 2; H(3/4, 1/4) - H(1/2, 1/2) / 2 = 0.5623351 - 0.3465736; 0. Weights need not sum to one.
+  desired = [0.6931472, 0.2157616, 0]
+  np.testing.assert_allclose(explanation.jensen_shannon(2 * p, 3 * q), desired, atol=1e-6)
