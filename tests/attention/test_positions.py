@@ -229,6 +229,12 @@ def test_scale_of_yarn_matches_transformers():
   assert positions.yarn_scale(4.0) == pytest.approx(float(REFERENCES["rope/yarn_scale"]), rel=1e-6)
 
 
+def test_defaults_are_those_of_llama():
+  # f = 500,000^(-1/2) makes 1.8438 turns in 8,192 positions: of it, s = (1.8438 - 1) / (4 - 1) stays, and
+  # 1 - s is divided by 8.
+  np.testing.assert_allclose(positions.llama3_frequencies(4), [1, 5.248462e-4], rtol=1e-5)
+
+
 FUNCTIONS = positions.llama3_frequencies, positions.yarn_frequencies
 OF_BOTH = [
   ({"factor": 0.5}, "factor must be at least 1 and finite, got 0.5"),
