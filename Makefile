@@ -6,7 +6,8 @@ INSTALLED := .venv/installed
 DOCS_INSTALLED := .venv/docs_installed
 PAGE := experiments/explorer/page
 PAGE_INSTALLED := $(PAGE)/node_modules/installed
-# Modules are compiled when they are first imported, not all when they are installed, which takes longer.
+# Modules are compiled when they are first imported, since compiling all of them takes as long as the rest of
+# the installation. So Python must be allowed to write them.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=loadfile --no-loadscope-reorder --maxfail=5
@@ -15,9 +16,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist
 
 help:
 	@echo "make train        train the toy translator (2 minutes on 2 cores)"
-	@echo "make test         run the quick tests, before each commit (4 to 5 minutes on 2 cores, 2 to 3 when repeated)"
+	@echo "make test         run the quick tests, before each commit (5 minutes on 2 cores, 3 when repeated)"
 	@echo "make test K=name  run the tests whose name contains K"
-	@echo "make test-all     run the tests of a pull request (13 to 20 minutes)"
+	@echo "make test-all     run the tests of a pull request (20 minutes)"
 	@echo "make exhaustive   run all tests: also browser, several processes, figures, studies, export (nightly)"
 	@echo "make check        run the linter, the formatter and the type checkers"
 	@echo "make format       fix and format the code"

@@ -114,7 +114,8 @@ def exported(function, arrays):
 
 @pytest.mark.parametrize("name", CASES)
 def test_options_under_transformations(name):
-  assert_equals_plain_calls(*CASES[name], "blockwise", ["forward_over_reverse", "vmap_of_grad"])
+  transformations = ["grad", "forward_over_reverse", "vmap_of_grad"]
+  assert_equals_plain_calls(*CASES[name], "blockwise", transformations)
 
 
 @pytest.mark.parametrize("name", CASES)
