@@ -1,4 +1,4 @@
-"""The functions of the page, in Node: tokens, addresses, alignment errors, weights, highlights and formulas."""
+"""The functions of the page, in Node: tokens, addresses, alignments, weights, highlights and formulas."""
 
 import json
 import urllib.parse
