@@ -31,8 +31,8 @@ train: $(INSTALLED)
 
 # A file of tests has at most one mark of its tier, `slow` or `nightly`, and `eight_devices` if it needs several
 # devices. Most of the time of tests is compilation. With QUICK_COMPILATION, programs are compiled without most
-# optimizations, in a third of the time. `make test-all` compiles the contract as users do, with the default
-# options, and `make exhaustive` also tests/attention.
+# optimizations, in a third of the time. `make test-all` compiles the contract on one device as users do, with
+# the default options, and `make exhaustive` also tests/attention and tests of several devices.
 test: $(INSTALLED)
 ifdef K
 	$(BIN)/python -m pytest -m "not nightly" -k "$(K)"

@@ -13,12 +13,12 @@ from helpers.model_reference import softmax
 
 import attention
 from attention import masks, positions
-from attention.arrays.named_axes import leaf_axes
 from attention.arrays.shapes import same_rank
 
 pytestmark = pytest.mark.slow
 
 B, N, T, S, H, D = 2, 7, 3, 5, 11, 13
+DISTANCES = np.abs(np.arange(T)[:, None] - np.arange(S))
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 
 
@@ -85,17 +85,22 @@ class FixedBias(positions.PositionBias):
 
 
 @pytest.mark.parametrize(
-  "options",
+  ("options", "arrays"),
   [
-    {"mask": FixedMask()},
-    {"bias": FixedBias()},
-    {"bias": lambda t, s: (t - s).astype(jnp.float32)[None, None]},
+    ({"mask": FixedMask()}, {"mask": np.arange(S) < S - np.arange(N)[:, None, None] % 3}),
+    ({"bias": FixedBias()}, {"bias": np.float32(np.arange(N)[:, None, None] * DISTANCES)}),
+    (
+      {"bias": lambda t, s: 0.5 * jnp.abs(t - s).astype(jnp.float32)[None, None]},
+      {"bias": np.float32(0.5 * DISTANCES)},
+    ),
   ],
   ids=["mask", "bias", "function"],
 )
-def test_components_may_add_leading_axes(options):
-  run = functools.partial(attention.scaled_dot_product_attention, *draw(B, N), **options)
-  chex.assert_trees_all_close(*in_both_engines(run), **CLOSE)
+def test_components_may_add_leading_axes(options, arrays):
+  run = functools.partial(attention.scaled_dot_product_attention, *draw(B, N))
+  desired = run(**arrays, implementation="dense")
+  for actual in in_both_engines(functools.partial(run, **options)):
+    chex.assert_trees_all_close(actual, desired, **CLOSE)
 
 
 @pytest.mark.parametrize("options", [{"mask": FixedMask(6)}, {"bias": FixedBias(6)}], ids=["mask", "bias"])
@@ -307,10 +312,6 @@ def test_post_init_only_sees_arrays(register):
 
   for actual, desired in in_both_engines(run, jnp.array([0.3, -0.7, 1.1])):
     chex.assert_trees_all_close(actual, desired, **CLOSE)
-
-
-def test_nested_score_axes_are_known():
-  assert leaf_axes(attention.SoftCap(attention.Additive(jnp.ones((N, H))), 5.0)) == ["A", ""]
 
 
 def test_capped_score_trees_hold_any_leaves():

@@ -20,13 +20,13 @@ DIMS = chex.Dimensions(B=2, T=3, S=5, N=6, K=3, H=7, D=11, E=13, W=17, M=19)
 rng = np.random.default_rng(0)
 
 
-def draw(*shape):
+def draw(rng, *shape):
   return rng.normal(scale=0.5, size=shape).astype(np.float32)
 
 
-QUERIES, SOURCES = draw(*DIMS["BTD"]), draw(*DIMS["BSE"])
+QUERIES, SOURCES = draw(rng, *DIMS["BTD"]), draw(rng, *DIMS["BSE"])
 WEIGHTS = attention.MultiHeadWeights(
-  *(draw(*DIMS[axes]) for axes in ("DNH", "EKH", "EKW", "NWM", "NH", "KH", "KW", "M"))
+  *(draw(rng, *DIMS[axes]) for axes in ("DNH", "EKH", "EKW", "NWM", "NH", "KH", "KW", "M"))
 )
 LENGTHS = np.array([4, 2])
 engines = pytest.mark.parametrize("implementation", ["dense", "blockwise"])
@@ -81,20 +81,29 @@ def test_two_heads_match_hand_value():
 
 @pytest.mark.parametrize("K", [6, 1])
 def test_consecutive_heads_share_keys(K):
+  rng = np.random.default_rng(0)
   kernels = dataclasses.replace(
-    WEIGHTS, key=draw(DIMS.E, K, DIMS.H), value=draw(DIMS.E, K, DIMS.W), key_bias=None, value_bias=None
+    WEIGHTS,
+    key=draw(rng, DIMS.E, K, DIMS.H),
+    value=draw(rng, DIMS.E, K, DIMS.W),
+    key_bias=None,
+    value_bias=None,
   )
   assert_close(attend(weights=kernels), formula(QUERIES, SOURCES, kernels))
 
 
-def random_mask(*shape):
+def random_mask(rng, *shape):
   return (rng.random(shape) < 0.6) | (np.arange(DIMS.S) == 0)
 
 
 B, T, S, N = DIMS["BTSN"]
 t, s = np.arange(T)[:, None], np.arange(S)
-OF_HEADS, OF_KEYS, OF_SENTENCES = random_mask(N, T, S), random_mask(B, N, 1, S), random_mask(B, 1, T, S)
-TERMS, SLOPES = draw(B, N, 1, S), 2.0 ** -np.arange(1, N + 1)
+OF_HEADS, OF_KEYS, OF_SENTENCES = (
+  random_mask(rng, N, T, S),
+  random_mask(rng, B, N, 1, S),
+  random_mask(rng, B, 1, T, S),
+)
+TERMS, SLOPES = draw(rng, B, N, 1, S), 2.0 ** -np.arange(1, N + 1)
 
 
 def alibi(t, s):
@@ -147,7 +156,8 @@ class ListedTerms(positions.PositionBias):
 
 @engines
 def test_custom_rules_may_differ_by_head(implementation):
-  listed, shortest = random_mask(N, S), np.arange(N) % 3
+  rng = np.random.default_rng(0)
+  listed, shortest = random_mask(rng, N, S), np.arange(N) % 3
   terms, slopes = np.float32(rng.normal(size=(N, S))), np.float32(SLOPES)
   rules = {"mask": Listed(listed, shortest) & masks.prefix(4), "bias": ListedTerms(terms, slopes)}
   allowed = (listed[:, None] | (shortest[:, None, None] > s)) & (s < 4)
@@ -158,7 +168,8 @@ def test_custom_rules_may_differ_by_head(implementation):
 
 
 def test_batch_size_equal_to_key_heads():
-  queries, keys, lengths = draw(3, 6, 5, 7), draw(3, 3, 11, 7), np.array([3, 11, 7])
+  rng = np.random.default_rng(0)
+  queries, keys, lengths = draw(rng, 3, 6, 5, 7), draw(rng, 3, 3, 11, 7), np.array([3, 11, 7])
   mask = masks.lengths(source=lengths[:, None])
   actual = jax.jit(lambda: attention.attend_heads(queries, keys, keys, mask=mask))()
   q, k = np.asarray(queries), np.repeat(keys, 2, axis=1)
@@ -192,7 +203,8 @@ def test_requested_results_with_shared_sources():
 
 @engines
 def test_grouped_heads_equal_repeated_heads(implementation):
-  names, random = ("key", "value", "key_bias", "value_bias"), draw(*DIMS["BTM"])
+  rng = np.random.default_rng(0)
+  names, random = ("key", "value", "key_bias", "value_bias"), draw(rng, *DIMS["BTM"])
   arrays = {name: np.repeat(getattr(WEIGHTS, name), DIMS.N // DIMS.K, axis=-2) for name in names}
 
   @jax.jit
@@ -221,8 +233,9 @@ def test_half_precision_results():
 
 
 def test_grouped_heads_take_half_precision():
-  queries, keys = draw(4, 3, 7).astype(jnp.bfloat16), draw(2, 5, 7).astype(jnp.bfloat16)
-  score, repeated = attention.Bilinear(draw(7, 7)), np.repeat(keys, 2, axis=0)  # with float32 parameters
+  rng = np.random.default_rng(0)
+  queries, keys = draw(rng, 4, 3, 7).astype(jnp.bfloat16), draw(rng, 2, 5, 7).astype(jnp.bfloat16)
+  score, repeated = attention.Bilinear(draw(rng, 7, 7)), np.repeat(keys, 2, axis=0)  # with float32 parameters
   actual = attention.attend_heads(queries, keys, keys, score=score)
   chex.assert_trees_all_equal(actual, attention.attend(score, queries, repeated, repeated))
 

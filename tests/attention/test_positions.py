@@ -14,8 +14,6 @@ from attention import positions
 
 REFERENCES = np.load(pathlib.Path(__file__).parents[1] / "data" / "references.npz")
 VECTORS = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
-
-RNG = np.random.default_rng(0)
 CLOSE = {"rtol": 4e-6, "atol": 4e-6}
 
 
@@ -70,8 +68,9 @@ def test_distances_are_not_rounded(dtype):
 
 def test_position_biases_match_formulas():
   N, T, S = 7, 3, 5
-  vectors = [RNG.normal(size=(N, length, 11)).astype(np.float32) for length in (T, S, S)]
-  slopes, table = np.float32(RNG.normal(size=N)), np.float32(RNG.normal(size=(N, 4)))
+  rng = np.random.default_rng(0)
+  vectors = [rng.normal(size=(N, length, 11)).astype(np.float32) for length in (T, S, S)]
+  slopes, table = np.float32(rng.normal(size=N)), np.float32(rng.normal(size=(N, 4)))
   distance = np.abs(np.arange(T)[:, None] - np.arange(S)).astype(np.float32)
   buckets = np.array([[bucket(s - t, 4, 8, False) for s in range(S)] for t in range(T)])
 
@@ -262,7 +261,7 @@ def test_invalid_frequencies_raise(function, options, message):
     function(8, **{"factor": 2.0, "original_length": 16, **options})
 
 
-@pytest.mark.parametrize("name", [name for name in REFERENCES if name.startswith("t5_buckets")])
+@pytest.mark.parametrize("name", ["t5_buckets/8_800", "t5_buckets/32_128"])
 def test_buckets_match_transformers(name):
   buckets, max_distance = map(int, name.split("/")[1].split("_"))
   for bidirectional, desired in enumerate(REFERENCES[name]):

@@ -1,4 +1,4 @@
-"""Points 7 and 8 of the contract: "blockwise" equals "dense", and so do its derivatives.
+"""Implementations agree: "blockwise" equals "dense", and so do its derivatives.
 
 test_transformations.py has more options and transformations.
 """

@@ -1,4 +1,4 @@
-"""Points 1, 6 and 7 of the contract: "dense", the oracle of all other tests, has the values of the papers.
+"""The oracle of all other tests, "dense", has the values of the papers.
 
 Values are compared with loops over all pairs in float64, derivatives with finite differences.
 """
@@ -141,7 +141,7 @@ def test_only_requested_results_are_returned(implementation):
   chex.assert_trees_all_close(ask(return_logsumexp=True), output(context, None, logsumexp), **FLOAT32)
 
 
-# Point 1: shapes.
+# Shapes.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Point 8 of the contract: first and second derivatives of "dense", which are the oracle of other tests.
+"""First and second derivatives of "dense", which are the oracle of other tests.
 
 They are compared with finite differences in float64.
 """

@@ -1,4 +1,4 @@
-"""Point 11 of the contract: wrong arguments raise a helpful ValueError at trace time.
+"""Errors: wrong arguments raise a helpful ValueError at trace time.
 
 It names the argument, what is allowed, and the value with its sizes. test_score_errors.py has the errors of
 scores and their parameters.
@@ -72,10 +72,10 @@ OPTIONS = [
   ("bias array function float", {"bias": float}),
   ("bias floating bool mask", {"bias": np.ones((3, 5), bool)}),
   ("bias T S 3 29 T=1 S=1", {"bias": lambda t, s: np.ones((3, 29))}),
-  ("dropout_rate 0 1 1.0", {"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)}),
-  ("dropout_rate 0 1 -0.1", {"dropout_rate": -0.1, "dropout_rng": jax.random.key(0)}),
-  ("dropout_rate 0 1 1.5", {"dropout_rate": 1.5, "dropout_rng": jax.random.key(0)}),
-  ("dropout_rate 0 1 nan", {"dropout_rate": float("nan"), "dropout_rng": jax.random.key(0)}),
+  ("dropout_rate [0, 1) 1.0", {"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)}),
+  ("dropout_rate [0, 1) -0.1", {"dropout_rate": -0.1, "dropout_rng": jax.random.key(0)}),
+  ("dropout_rate [0, 1) 1.5", {"dropout_rate": 1.5, "dropout_rng": jax.random.key(0)}),
+  ("dropout_rate [0, 1) nan", {"dropout_rate": float("nan"), "dropout_rng": jax.random.key(0)}),
   ("dropout_rng dropout_rate 0.25 None", {"dropout_rate": 0.25}),
   ("dropout_rng single key 7", {"dropout_rate": 0.25, "dropout_rng": 7}),
   ("dropout_rng single key 7", {"dropout_rate": 0.25, "dropout_rng": jax.random.split(jax.random.key(0), 7)}),
@@ -88,8 +88,8 @@ OPTIONS = [
   ("bias array function a 1.0", {"bias": {"a": 1.0}}),
   ("bias array", {"bias": [np.ones(3), np.ones(4)]}),
   ("bias array function None", {"bias": lambda t, s: None}),
-  ("dropout_rate 0 1 '0.1'", {"dropout_rate": "0.1", "dropout_rng": jax.random.key(0)}),
-  ("dropout_rate 0 1 None", {"dropout_rate": None}),
+  ("dropout_rate [0, 1) '0.1'", {"dropout_rate": "0.1", "dropout_rng": jax.random.key(0)}),
+  ("dropout_rate [0, 1) None", {"dropout_rate": None}),
 ]
 
 

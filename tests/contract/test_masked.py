@@ -1,4 +1,4 @@
-"""Points 3 and 4 of the contract: empty rows give zeros, and nothing leaks from masked positions.
+"""Fully masked rows and masked positions: empty rows give zeros, and nothing leaks from masked positions.
 
 Conversely, NaN and infinity in allowed positions are not hidden.
 """

@@ -1,4 +1,4 @@
-"""Point 2 of the contract: masks in all forms, and biases."""
+"""Masks in all forms, and biases."""
 
 import chex
 import jax

@@ -1,4 +1,4 @@
-"""Point 10 of the contract: "blockwise" never stores an array over all queries and keys."""
+"""Memory: "blockwise" never stores an array over all queries and keys."""
 
 import math
 import re

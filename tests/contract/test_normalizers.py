@@ -1,4 +1,4 @@
-"""Points 2 to 9 of the contract for all normalizers; test_option_transformations.py has their derivatives."""
+"""The contract of all normalizers; test_option_transformations.py has their derivatives."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Points 7 and 8 of the contract: options under the transformations of JAX that differ most."""
+"""Options under the transformations of JAX that differ most."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Points 5 and 6 of the contract: precision and exactness."""
+"""Precision, and results that are exactly equal."""
 
 import chex
 import jax
@@ -126,7 +126,7 @@ def test_products_ask_for_full_precision(function, dtype):
   assert [line for line in products if "precision = [HIGHEST, HIGHEST]" not in line] == []
 
 
-# Point 6: exactness.
+# Exactness.
 
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "user_defined", "bilinear"])
@@ -248,4 +248,5 @@ def test_gradients_of_rounded_scores_are_bounded():
 
   gradient = jax.jit(jax.grad(loss), static_argnums=1)
   dense, blockwise = (gradient(1e8 * vectors[0], name) for name in ("dense", "blockwise"))
+  chex.assert_tree_all_finite(dense)
   np.testing.assert_allclose(blockwise, dense, atol=1e-4)

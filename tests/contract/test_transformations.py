@@ -1,4 +1,4 @@
-"""Points 7 and 8 of the contract: every score under every transformation of JAX, compared with "dense"."""
+"""Transformations: every score under every transformation of JAX, compared with "dense"."""
 
 import jax.numpy as jnp
 import pytest

@@ -125,6 +125,7 @@ def test_huge_masked_keys_under_a_cap(implementation):
   ],
 )
 def test_parallel_tiles_equal_dense(score, normalizer, most_pairs, monkeypatch):
+  # On a CPU, with so few pairs, no public option computes blocks of queries together.
   monkeypatch.setattr(device, "is_cpu", lambda: False)
   monkeypatch.setattr(plan, "PAIRS_IN_PARALLEL", most_pairs)
   rng = np.random.default_rng(0)

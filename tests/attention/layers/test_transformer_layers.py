@@ -44,6 +44,7 @@ assert_close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e
 def test_encoder_layer_matches_formula(norm_position):
   layer = EncoderLayer(norm_position=norm_position, self_attention_cls=ROTATING)
   variables = random_parameters(layer, INPUTS)
+  rng = np.random.default_rng(0)
   mask = (rng.random(DIMS["BNTT"]) < 0.6) | np.eye(DIMS.T, dtype=bool)
   options = {"mask": mask, "bias": rng.normal(size=DIMS["NTT"]).astype(np.float32)}
   actual = jax.device_get(compiled(layer)(variables, INPUTS, **options))
@@ -55,6 +56,7 @@ def test_encoder_layer_matches_formula(norm_position):
 def test_decoder_layer_matches_formula(norm_position):
   layer = DecoderLayer(norm_position=norm_position, self_attention_cls=ROTATING)
   variables = random_parameters(layer, INPUTS, SOURCES)
+  rng = np.random.default_rng(0)
   options = {
     "mask": (rng.random(DIMS["BNTT"]) < 0.6) | np.eye(DIMS.T, dtype=bool),
     "source_mask": (rng.random(DIMS["BNTS"]) < 0.6) | (np.arange(DIMS.S) == 2),
@@ -128,28 +130,33 @@ def test_dropout_of_hidden_units():
   # The network is the identity.
   layer = attention.FeedForward(DIMS.D, dropout_rate=0.25)
   params = {name: {"kernel": jnp.eye(DIMS.D), "bias": jnp.zeros(DIMS.D)} for name in ("hidden", "out")}
-  inputs = np.abs(rng.normal(size=(53, DIMS.D))).astype(np.float32)
+  inputs = np.abs(np.random.default_rng(0).normal(size=(53, DIMS.D))).astype(np.float32)
   run = compiled(layer, deterministic=False)
   outputs = jax.device_get(run({"params": params}, inputs, rngs={"dropout": jax.random.key(0)}))
   np.testing.assert_allclose(outputs, np.where(outputs == 0, 0, inputs / 0.75), rtol=1e-6)
   assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
 
 
-@pytest.mark.parametrize("name", ["encoder_layer", "decoder_layer"])
-def test_dropout_after_every_sublayer(name):
-  # All parameters but the last bias of one sublayer are zero, so the layer adds that bias, after dropout, to
+@pytest.mark.parametrize(
+  ("name", "sublayer"),
+  [
+    *(("encoder_layer", sublayer) for sublayer in ("attention", "feed_forward")),
+    *(("decoder_layer", sublayer) for sublayer in ("attention", "cross_attention", "feed_forward")),
+  ],
+)
+def test_dropout_after_every_sublayer(name, sublayer):
+  # All parameters but the last bias of the sublayer are zero, so the layer adds that bias, after dropout, to
   # its inputs.
   layer = MODULES[name][0](dropout_rate=0.25)
   inputs = np.zeros((53, DIMS.T, DIMS.D), np.float32)
   arguments = (inputs,) if name == "encoder_layer" else (inputs, SOURCES[:1])
   params = jax.tree.map(np.zeros_like, random_parameters(layer, *arguments)["params"])
   bias = 3 + np.arange(DIMS.D, dtype=np.float32)
+  params |= {sublayer: params[sublayer] | {"out": {**params[sublayer]["out"], "bias": bias}}}
   run, rngs = compiled(layer, deterministic=False), {"dropout": jax.random.key(0)}
-  for sublayer in {"attention", "cross_attention", "feed_forward"} & params.keys():
-    changed = params | {sublayer: params[sublayer] | {"out": {**params[sublayer]["out"], "bias": bias}}}
-    outputs = jax.device_get(run({"params": changed}, *arguments, rngs=rngs))
-    np.testing.assert_allclose(outputs, np.where(outputs == 0, 0, bias / 0.75), rtol=1e-6)
-    assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
+  outputs = jax.device_get(run({"params": params}, *arguments, rngs=rngs))
+  np.testing.assert_allclose(outputs, np.where(outputs == 0, 0, bias / 0.75), rtol=1e-6)
+  assert abs(np.mean(outputs == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / outputs.size)
 
 
 @modules

@@ -4,7 +4,6 @@ import functools
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -32,22 +31,6 @@ def test_documents_are_separate(total):
   mask, position = packed(LENGTHS, total)
   np.testing.assert_array_equal(mask, allowed)
   np.testing.assert_array_equal(position, within)
-
-
-def test_packed_attention_equals_separate_documents():
-  vectors = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-
-  @jax.jit
-  def run():
-    turned = positions.rotary(vectors, positions.packed(LENGTHS[0], 9))
-    mask = masks.packed(LENGTHS[0], 9) & masks.causal()
-    alone = [
-      attention.scaled_dot_product_attention(*2 * [positions.rotary(part)], part, mask=masks.causal())
-      for part in jnp.split(vectors, [3, 5])
-    ]
-    return attention.scaled_dot_product_attention(turned, turned, vectors, mask=mask), jnp.concatenate(alone)
-
-  np.testing.assert_allclose(*run(), rtol=1e-5, atol=1e-6)
 
 
 def test_small_integers_do_not_overflow():

@@ -87,39 +87,3 @@ def test_packed_documents_match_separate_documents(name, implementation):
     )
 
   np.testing.assert_allclose(run(vectors), one_by_one(vectors, may_attend), **CLOSE)
-
-
-def test_rotation_restarts_at_each_document():
-  vectors = draw()
-  within = positions.segment_positions(DOCUMENTS)[:, None]
-  turned = positions.rotary(vectors, within)
-  for b, sizes in enumerate(TOKENS):
-    start = 0
-    for size in sizes:
-      here = np.s_[b, :, start : start + size]
-      np.testing.assert_allclose(turned[here], positions.rotary(vectors[here]), **CLOSE)
-      start += size
-
-
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-def test_packed_cross_attention_is_causal(implementation):
-  # Two documents, of 2 and 3 target tokens, and of 4 and 3 source tokens.
-  rng = np.random.default_rng(0)
-  queries, keys = (rng.normal(size=(length, H)).astype(np.float32) for length in (5, 7))
-  target, source = jnp.array([0, 0, 1, 1, 1]), jnp.array([0, 0, 0, 0, 1, 1, 1])
-
-  @jax.jit
-  def run(target, source):
-    of_target, of_source = positions.segment_positions(target), positions.segment_positions(source)
-    mask = masks.segments(target, source) & masks.from_function(lambda t, s: of_source[s] <= of_target[t])
-    return attention.scaled_dot_product_attention(
-      queries, keys, keys, mask=mask, implementation=implementation, block_sizes=(2, 2)
-    )
-
-  desired = [
-    reference.attend(
-      reference.dot_product, queries[t], keys[s], keys[s], mask=np.tri(*sizes, dtype=bool), scale=H**-0.5
-    ).context
-    for t, s, sizes in ((np.s_[:2], np.s_[:4], (2, 4)), (np.s_[2:], np.s_[4:], (3, 3)))
-  ]
-  np.testing.assert_allclose(run(target, source), np.concatenate(desired), **CLOSE)

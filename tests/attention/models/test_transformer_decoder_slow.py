@@ -45,5 +45,5 @@ def test_search_with_caches_matches_rereading(position_encoding):
   for k in range(4):
     log_probabilities, weights = read(beams.tokens[:, k])
     chosen = jnp.take_along_axis(log_probabilities, beams.tokens[:, k, :, None], axis=-1)[..., 0]
-    np.testing.assert_allclose(beams.scores[:, k], jnp.sum(chosen, axis=-1), rtol=1e-3, atol=1e-2)
-    np.testing.assert_allclose(beams.weights[:, k], weights, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(beams.scores[:, k], jnp.sum(chosen, axis=-1), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(beams.weights[:, k], weights, rtol=1e-5, atol=1e-5)

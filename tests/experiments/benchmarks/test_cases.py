@@ -106,7 +106,9 @@ def test_temporary_memory_is_in_mib():
 
 def test_peak_growth_is_measured_per_call():
   growth = timing.peak_growth_mib(lambda: np.ones(2**23).sum())  # 64 MiB, freed at the end
-  assert growth is None or 60 <= growth <= 90
+  if growth is None:
+    pytest.skip("the peak of memory cannot be reset here")
+  assert 60 <= growth <= 90
 
 
 ERRORS = [

@@ -70,7 +70,7 @@ def test_input_sentences_are_recorded(trained, transformer, explore, tmp_path):
 
 ERRORS = [
   ("", "--workdir must name the folder of a run, got none"),
-  ("--workdir=nothing", "nothing"),
+  ("--workdir=nothing", "nothing: "),
   ("--workdir=RUN --checkpoints=7", "step must be one of the checkpoints"),
   ("--workdir=RUN --checkpoints=best", "--checkpoints must be steps separated by commas"),
   ("--workdir=RUN --num_examples=0", "num_examples"),
