@@ -68,12 +68,6 @@ def test_higher_rates_drop_a_superset():
   assert np.any(lower & ~higher)
 
 
-def test_tiles_have_the_same_bits():
-  whole = draw(0.5)
-  tile = draw(0.5, rows=29, columns=31, first_row=37, first_column=41)
-  np.testing.assert_array_equal(tile, whole[37 : 37 + 29, 41 : 41 + 31])
-
-
 def test_distant_rows_are_equally_random():
   kept = draw(0.5, first_row=2**32 - 2 * T)
   assert abs(kept.sum() - kept.size / 2) < 5 * np.sqrt(kept.size / 4)

@@ -218,15 +218,17 @@ def test_no_attention_has_no_weights():
 
 
 def test_heads_are_those_of_the_decoder(scored):
-  # In bfloat16, whose weights are returned in float32.
+  heads = make_letters().heads_of_tokens(PAIRS)
+  for (source, target), found, pair in zip(PAIRS, heads, scored, strict=True):
+    assert (found.source, found.target, found.encoder) == (source, target, None)
+    np.testing.assert_allclose(found.decoder, [[pair.attention]], rtol=1e-5, atol=1e-6)
+
+
+def test_heads_of_bfloat16_are_float32():
   model, params = model_and_params()
   half = make_translator(base.Config(model=base.Model(dtype="bfloat16")), LetterTask(), model, params)
   assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {jnp.dtype("bfloat16")}
-  heads = half.heads_of_tokens(PAIRS)
-  for (source, target), found, pair in zip(PAIRS, heads, scored, strict=True):
-    assert (found.source, found.target, found.encoder) == (source, target, None)
-    assert found.decoder.dtype == np.float32
-    np.testing.assert_allclose(found.decoder, [[pair.attention]], atol=0.02)
+  assert half.heads_of_tokens(PAIRS[:1])[0].decoder.dtype == np.float32
 
 
 class TextTask:
