@@ -16,9 +16,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist
 
 help:
 	@echo "make train        train the toy translator (2 minutes on 2 cores)"
-	@echo "make test         run the quick tests, before each commit (5 minutes on 2 cores, 3 when repeated)"
+	@echo "make test         run the quick tests, before each commit (3 to 5 minutes on 2 cores, 2 to 3 when repeated)"
 	@echo "make test K=name  run the tests whose name contains K"
-	@echo "make test-all     run the tests of a pull request (20 minutes)"
+	@echo "make test-all     run the tests of a pull request (11 to 20 minutes)"
 	@echo "make exhaustive   run all tests: also browser, several processes, figures, studies, export (nightly)"
 	@echo "make check        run the linter, the formatter and the type checkers"
 	@echo "make format       fix and format the code"
