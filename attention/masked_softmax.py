@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from attention.arrays.checks import as_floating, check_rank
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.masking import finish_rows, is_minus_infinity, masked_scores
+from attention.arrays.masking import finish_rows, is_minus_infinity
 from attention.arrays.shapes import check_pairs
 from attention.engines.dense import softmax
 from attention.masks import Array, Mask, as_mask
@@ -45,6 +45,6 @@ def masked_softmax(
   array = as_mask(mask).materialize(*scores.shape[-2:])
   check_pairs("mask", array.shape, scores.shape)
   allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
-  weights, row_max, logsumexp = softmax(masked_scores(scores.astype(compute_dtype(scores.dtype)), allowed))
+  weights, logsumexp, row_max = softmax(scores.astype(compute_dtype(scores.dtype)), allowed)
   weights = jnp.where(allowed, finish_rows(row_max, weights), 0).astype(scores.dtype)
   return (weights, finish_rows(row_max, logsumexp, "-inf")[..., 0]) if return_logsumexp else weights

@@ -30,16 +30,17 @@ def zero_nonfinite(tree: Any) -> Any:
   return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, jnp.zeros_like(array)), tree)
 
 
-def any_nonfinite(vectors: jax.Array, *others: jax.Array) -> jax.Array:
-  """Returns which vectors [... X H] contain NaN or infinity, booleans [... X].
+def any_nonfinite(vectors: jax.Array) -> jax.Array:
+  """Returns which vectors [... X H] contain NaN or infinity, booleans [... X]."""
+  return ~jnp.all(jnp.isfinite(vectors), axis=-1)
 
-  Args:
-    vectors: [... X H].
-    others: more arrays of the same shape.
+
+def has_nonfinite_sum(vectors: jax.Array) -> jax.Array:
+  """Returns which vectors [... X H] contain NaN or infinity, or have a sum that overflows, booleans [... X].
+
+  XLA for CPUs computes sums in half the time of `any_nonfinite`.
   """
-  # A single reduction of all arrays, so that XLA reads them in one pass.
-  is_finite = functools.reduce(jnp.logical_and, map(jnp.isfinite, others), jnp.isfinite(vectors))
-  return ~jnp.all(is_finite, axis=-1)
+  return ~jnp.isfinite(jnp.sum(vectors, axis=-1))
 
 
 class Levels(NamedTuple):
@@ -84,9 +85,8 @@ def masked_scores(
   is_finite = scores <= special.nonfinite  # False for NaN
   if nonfinite_keys is not None:
     is_finite &= ~nonfinite_keys[..., None, :]
-  almost_one = 1 - jnp.finfo(scores.dtype).eps  # a product, unlike a constant, keeps the derivative
-  raised = jnp.where(scores < special.masked, special.minus_infinity, scores * almost_one)
-  scores = jnp.where(is_finite, jnp.where(scores < special.lowest, raised, scores), special.nonfinite)
+  raised = jnp.where(scores < special.masked, special.minus_infinity, jnp.maximum(scores, special.lowest))
+  scores = jnp.where(is_finite, raised, special.nonfinite)
   return scores if allowed is None else jnp.where(allowed, scores, special.masked)
 
 

@@ -32,6 +32,7 @@ from attention.arrays.masking import (
   row_maxima,
 )
 from attention.arrays.named_axes import first_index, has_user_code
+from attention.arrays.products import is_zero_tangent
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.dense import AttentionOutput, dense
 from attention.engines.inputs import Inputs
@@ -176,7 +177,7 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
   results = flash_attention(plan, leaves)
   dtype, D = results.context.dtype, results.context.shape[-1]
   # A tangent of zero is None.
-  tangents = [None if _is_zero(tangent) else tangent for tangent in tangents]
+  tangents = [None if is_zero_tangent(tangent) else tangent for tangent in tangents]
 
   def only_varied(items: list[Any], tangents: Leaves) -> list[Any]:
     return [None if tangent is None else item for item, tangent in zip(items, tangents, strict=True)]
@@ -226,7 +227,3 @@ def _check_closures(inputs: Inputs) -> None:
       "a score, mask or bias class must hold traced arrays as fields, got one that closes over them and "
       'would get no gradient with "blockwise"; a bias that is a plain function may close over them'
     )
-
-
-def _is_zero(tangent: Any) -> bool:
-  return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0

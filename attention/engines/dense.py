@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from attention.arrays.leading_axes import map_leading_axes
 from attention.arrays.masking import (
   finish_rows,
-  levels,
   mark_rows,
   masked_scores,
   row_maxima,
   where_constant,
 )
 from attention.arrays.named_axes import leaf_axes
+from attention.arrays.products import weighted_sums
 from attention.engines.inputs import Inputs
 from attention.normalizers.base import pair_weights
 from attention.normalizers.rows import one_tile, score_tile
@@ -67,7 +67,7 @@ def dense_at_index(inputs: Inputs) -> AttentionOutput:
   inputs, normalizer = inputs.with_finite_vectors(), inputs.options.normalizer
   scores, allowed = inputs.scores_and_allowed()
   if type(normalizer) is Softmax:
-    weights, row_max, logsumexp = softmax(masked_scores(scores, allowed, inputs.nonfinite_keys))
+    weights, logsumexp, row_max = softmax(scores, allowed, inputs.nonfinite_keys)
     if normalizer.sink is not None:
       share, added = normalizer.share(logsumexp)
       weights, logsumexp = weights * share, logsumexp + added
@@ -75,7 +75,7 @@ def dense_at_index(inputs: Inputs) -> AttentionOutput:
     tile, row_max = score_tile(scores, allowed, inputs.nonfinite_keys, (inputs.t, inputs.s))
     weights, logsumexp = pair_weights(normalizer, tile, normalizer.row_state(one_tile(tile))), row_max
   row_max = mark_rows(row_max, inputs.nonfinite_queries)
-  context = jnp.einsum("TS,SD->TD", inputs.drop(weights), inputs.values)
+  context = weighted_sums(inputs.drop(weights), inputs.values)
   weights = finish_rows(row_max, weights)
   if allowed is not None:
     weights = jnp.where(allowed, weights, 0)
@@ -83,16 +83,42 @@ def dense_at_index(inputs: Inputs) -> AttentionOutput:
   return AttentionOutput(finish_rows(row_max, context), weights, logsumexp)
 
 
-def softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Computes the softmax of masked scores [... T S].
+class MaskedSoftmax(NamedTuple):
+  """The softmax of masked scores. It is finite, but has no meaning, in rows that are empty or not finite.
 
-  Returns:
-    The weights [... T S], the largest score of each row [... T 1], and the logsumexp [... T 1]. In rows that
-    are empty or not finite, they are finite and have no meaning; see `finish_rows`.
+  Attributes:
+    weights: [... T S].
+    logsumexp: [... T 1].
+    row_max: the largest score after masking, without derivatives, [... T 1].
   """
+
+  weights: jax.Array
+  logsumexp: jax.Array
+  row_max: jax.Array
+
+
+@jax.custom_jvp
+def softmax(
+  scores: jax.Array, allowed: jax.Array | None = None, nonfinite_keys: jax.Array | None = None
+) -> MaskedSoftmax:
+  """Computes the softmax of scores; the arguments are those of `masked_scores`.
+
+  d weights[t, s] = weights[t, s] (d scores[t, s] - d logsumexp[t])
+  d logsumexp[t] = sum over s of weights[t, s] d scores[t, s]
+  """
+  scores = masked_scores(scores, allowed, nonfinite_keys)
   row_max = row_maxima(scores)
   exponentials = jnp.exp(scores - row_max)
   denominator = jnp.sum(exponentials, axis=-1, keepdims=True)
-  # Masked weights are 0 anyway, but their gradients may overflow.
-  weights = jnp.where(scores > levels(scores.dtype).masked, exponentials / denominator, 0)
-  return weights, row_max, row_max + jnp.log(denominator)
+  return MaskedSoftmax(exponentials / denominator, row_max + jnp.log(denominator), row_max)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: Any, tangents: Any) -> tuple[MaskedSoftmax, MaskedSoftmax]:
+  result = softmax(*primals)
+  # The derivative of a masked score may be NaN, and the gradient of its weight may overflow.
+  has_weight = result.weights > 0
+  d_scores = jnp.where(has_weight, tangents[0], 0)
+  d_logsumexp = jnp.sum(result.weights * d_scores, axis=-1, keepdims=True)
+  d_weights = jnp.where(has_weight, result.weights * (d_scores - d_logsumexp), 0)
+  return result, MaskedSoftmax(d_weights, d_logsumexp, jnp.zeros_like(result.row_max))

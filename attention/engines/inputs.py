@@ -5,7 +5,6 @@ Tiles are computed at one index of the leading axes, from queries [T H], keys [S
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.leading_axes import map_leading_axes
-from attention.arrays.masking import any_nonfinite, is_minus_infinity, zero_nonfinite
+from attention.arrays.masking import any_nonfinite, has_nonfinite_sum, is_minus_infinity, zero_nonfinite
 from attention.arrays.named_axes import NamedAxes, has_user_code, leaf_axes, register_pytree
 from attention.arrays.shapes import broadcast_leading, same_rank
 from attention.engines.component_checks import at_one_index, check_components, scores_shape
@@ -208,7 +207,7 @@ def prepare(
   t, s = (jnp.arange(T), jnp.arange(S)) if positions is None else positions
   queries, nonfinite_queries = _features(score, "query_features", queries)
   keys, nonfinite_keys = _features(score, "key_features", keys)
-  nonfinite_keys = jnp.logical_or(*same_rank(nonfinite_keys, any_nonfinite(values)))
+  nonfinite_keys = jnp.logical_or(*same_rank(nonfinite_keys, has_nonfinite_sum(values)))
   return Inputs(options, queries, keys, values, t, s, nonfinite_queries, nonfinite_keys), shape
 
 
@@ -220,20 +219,18 @@ def _features(score: Score, method: str, vectors: jax.Array) -> tuple[Any, jax.A
   def at_index(leaves: list[jax.Array], vectors: jax.Array) -> tuple[Any, jax.Array]:
     cleaned = zero_nonfinite(vectors)
     features = getattr(jax.tree.unflatten(structure, leaves), method)(cleaned)
-    of_same_shape, nonfinite = [], []
+    nonfinite = has_nonfinite_sum(vectors)
     for leaf in jax.tree.leaves(features):
       if np.ndim(leaf) != 2 or leaf.shape[0] not in (1, vectors.shape[0]):
         raise ValueError(
           f"{type(score).__name__}.{method} must return arrays whose axis -2 has size {vectors.shape[0]} or "
           f"1, got shape {np.shape(leaf)} for vectors {vectors.shape}"
         )
-      if leaf.shape == vectors.shape:
-        of_same_shape.append(leaf)
-      else:
-        nonfinite.append(any_nonfinite(leaf))
+      if leaf is not cleaned:
+        nonfinite |= any_nonfinite(leaf)
     # If the features are the vectors themselves, avoid a copy: the engines make features finite anyway.
     features = jax.tree.map(lambda leaf: vectors if leaf is cleaned else leaf, features)
-    return features, functools.reduce(jnp.logical_or, nonfinite, any_nonfinite(vectors, *of_same_shape))
+    return features, nonfinite
 
   arrays, letters = ([jnp.asarray(leaf) for leaf in leaves], vectors), (leaf_axes(score), "XH")
   shapes = [

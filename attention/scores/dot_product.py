@@ -3,11 +3,10 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 
 from attention.arrays.checks import as_compute_dtype, as_real, check_width
-from attention.arrays.dtypes import matmul_precision
 from attention.arrays.named_axes import register_pytree
+from attention.arrays.products import dot_products
 from attention.arrays.shapes import broadcast_leading
 from attention.scores.base import Score
 
@@ -31,6 +30,7 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
     Luong et al. 2015, arXiv:1508.04025, section 3.1, "dot"; Vaswani et al. 2017, arXiv:1706.03762, section
     3.2.1.
 
+  >>> import jax.numpy as jnp
   >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
   [[11.0, 2.0]]
   """
@@ -55,12 +55,11 @@ class ScaledDotProduct(Score):
   scale: jax.Array | float | None = None
 
   def query_features(self, queries):
-    return (
-      queries * max(queries.shape[-1], 1) ** -0.5
-      if self.scale is None
-      else queries * as_real("scale", self.scale).astype(queries.dtype)
-    )
+    return queries if self.scale is None else queries * as_real("scale", self.scale).astype(queries.dtype)
 
   def scores(self, query_features, key_features):
-    check_width("keys", key_features, query_features.shape[-1], "the width of the queries")
-    return jnp.einsum("...TH,...SH->...TS", query_features, key_features, precision=matmul_precision())
+    H = query_features.shape[-1]
+    check_width("keys", key_features, H, "the width of the queries")
+    products = dot_products(query_features, key_features)
+    # As a number, the scale multiplies the products: unlike an array, it needs no gradient.
+    return products if self.scale is not None else products * max(H, 1) ** -0.5
