@@ -85,8 +85,9 @@ def masked_scores(
   is_finite = scores <= special.nonfinite  # False for NaN
   if nonfinite_keys is not None:
     is_finite &= ~nonfinite_keys[..., None, :]
-  raised = jnp.where(scores < special.masked, special.minus_infinity, jnp.maximum(scores, special.lowest))
-  scores = jnp.where(is_finite, raised, special.nonfinite)
+  almost_one = 1 - jnp.finfo(scores.dtype).eps  # a product, unlike a constant, keeps the derivative
+  raised = jnp.where(scores < special.masked, special.minus_infinity, scores * almost_one)
+  scores = jnp.where(is_finite, jnp.where(scores < special.lowest, raised, scores), special.nonfinite)
   return scores if allowed is None else jnp.where(allowed, scores, special.masked)
 
 

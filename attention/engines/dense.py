@@ -84,7 +84,9 @@ def dense_at_index(inputs: Inputs) -> AttentionOutput:
 
 
 class MaskedSoftmax(NamedTuple):
-  """The softmax of masked scores. It is finite, but has no meaning, in rows that are empty or not finite.
+  """The softmax of masked scores.
+
+  In rows that are empty or not finite, the numbers are finite and have no meaning; see `finish_rows`.
 
   Attributes:
     weights: [... T S].
@@ -101,10 +103,12 @@ class MaskedSoftmax(NamedTuple):
 def softmax(
   scores: jax.Array, allowed: jax.Array | None = None, nonfinite_keys: jax.Array | None = None
 ) -> MaskedSoftmax:
-  """Computes the softmax of scores; the arguments are those of `masked_scores`.
+  """Computes the softmax of scores. The arguments are those of `masked_scores`.
 
-  d weights[t, s] = weights[t, s] (d scores[t, s] - d logsumexp[t])
-  d logsumexp[t] = sum over s of weights[t, s] d scores[t, s]
+  Its derivatives need the weights only:
+
+      d weights[t, s] = weights[t, s] (d scores[t, s] - d logsumexp[t])
+      d logsumexp[t] = sum over s of weights[t, s] d scores[t, s]
   """
   scores = masked_scores(scores, allowed, nonfinite_keys)
   row_max = row_maxima(scores)

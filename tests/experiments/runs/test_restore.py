@@ -111,7 +111,7 @@ def test_resuming_needs_no_source_run(trained, tmp_path, break_step):
   break_step(1, terminate)
   with pytest.raises(Preempted):
     loop.train(config, tmp_path / "stopped")
-  break_step(0, terminate)  # there is no step 0: the run is not stopped
+  break_step(0, terminate)  # steps start at 1, so this run is not stopped
   loop.train(config, tmp_path / "whole")
   shutil.rmtree(source)
   loop.train(config, tmp_path / "stopped")
