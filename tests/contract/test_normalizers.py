@@ -266,8 +266,15 @@ def test_lowest_scores_are_equal_scores(normalizer, implementation):
   vectors = np.ones((2, 2), np.float32), np.float32([[1, 0], [2, 1], [-1, 3]]), np.float32([[1], [2], [6]])
   bias = replaced(np.zeros((2, 3), np.float32), 1, np.finfo(np.float32).min)
   options = {"normalizer": normalizer, "implementation": implementation, "block_sizes": BLOCK_SIZES}
-  context = attention.attend(attention.ScaledDotProduct(1.0), *vectors, bias=bias, **options)
-  np.testing.assert_allclose(context[1], [3.0], rtol=4e-6)
+
+  def attend(bias):
+    return attention.attend(attention.ScaledDotProduct(1.0), *vectors, bias=bias, **options)[1]
+
+  np.testing.assert_allclose(attend(bias), [3.0], rtol=4e-6)
+  # The values minus their mean, 3, times the derivative of a weight: 1/3, 1 and 1/sqrt(3).
+  slopes = jax.jit(jax.grad(lambda bias: attend(bias).sum()))(bias)[1]
+  factor = {attention.Softmax: 1 / 3, attention.Sparsemax: 1, attention.Entmax15: 3**-0.5}[type(normalizer)]
+  np.testing.assert_allclose(slopes, factor * np.array([-2, -1, 3]), rtol=1e-5)
 
 
 @each_engine
