@@ -6,14 +6,16 @@ The models are those of configs/toy_translation.py and configs/toy_translation_t
 below and random parameters. All decode the same number of tokens: the end of the sentence is not allowed.
 The PyTorch models (peers/torch_translator.py and torch_transformer.py) cache keys and values. Before
 they are timed, outputs are compared. PyTorch and CTranslate2 are included if they are installed:
-pip install torch ctranslate2.
+pip install torch ctranslate2. Each is measured in turn with this library. CTranslate2 comes first: once
+PyTorch has run in the same process, CTranslate2 is several times slower with few sentences.
 """
 
 import functools
+import importlib.util
+import itertools
 import os
 import pathlib
 import tempfile
-import timeit
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 from absl import flags
 
 from configs import base
+from experiments.benchmarks.timing import in_turn
 from experiments.cli import flags as cli
 from experiments.cli.messages import markdown
 from experiments.data.vocabularies import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
@@ -35,7 +38,7 @@ _VOCABULARY = flags.DEFINE_integer("vocabulary", 4000, "vocabulary size of each 
 _FEATURES = flags.DEFINE_integer("features", 256, "width of the models", lower_bound=4)
 _REPEATS = flags.DEFINE_integer("repeats", 7, "number of timed runs", lower_bound=1)
 
-_OTHERS = "PyTorch", "CTranslate2"
+_OTHERS = {"CTranslate2": "ctranslate2", "PyTorch": "torch"}  # names of their packages
 _NUM_HEADS, _NUM_LAYERS = 4, 2
 _BANNED_IDS = (PAD_ID, BOS_ID, EOS_ID, UNK_ID)
 # Share of tokens that must be equal. Nearly equal probabilities may be ranked differently.
@@ -46,25 +49,30 @@ def main() -> None:
   batch_sizes, beam_sizes = _sizes(_BATCH_SIZES), _sizes(_BEAM_SIZES)
   if _FEATURES.value % (2 * _NUM_HEADS):
     raise cli.UsageError(f"--features must be a multiple of {2 * _NUM_HEADS}, got {_FEATURES.value}")
-  rows = []
-  for kind in ("recurrent", "transformer"):
-    config = _model_config(kind)
-    sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
-    model = make_model(config, **sizes)
-    sources = np.ones((1, _LENGTH.value), np.int32)
-    params = model.init(jax.random.key(0), sources, np.array([_LENGTH.value]), sources)["params"]
-    with tempfile.TemporaryDirectory() as folder:
-      baselines = _baselines(kind, config, model, params, pathlib.Path(folder))
-      for batch_size in batch_sizes:
-        for beam_size in beam_sizes:
-          rates = _measure(baselines, batch_size, beam_size)
-          ours = rates.pop("attention")
-          row = [kind, f"{batch_size:,}", f"{beam_size}", f"{ours:,.0f}"]
-          row += [f"{ours / rates[name]:.2f}×" if name in rates else "-" for name in _OTHERS]
-          rows.append(row)
-          print(" | ".join(row), flush=True)
+  others = [name for name in _OTHERS if _is_installed(name)]
+  rates: dict[tuple[str, int, int], dict[str, float]] = {}
+  with tempfile.TemporaryDirectory() as folder:
+    for other, kind in itertools.product(others or [""], ("recurrent", "transformer")):
+      baselines = _baselines(kind, other, pathlib.Path(folder))
+      for batch_size, beam_size in itertools.product(batch_sizes, beam_sizes):
+        measured = _measure(baselines, batch_size, beam_size)
+        row = rates.setdefault((kind, batch_size, beam_size), {"attention": measured["attention"]})
+        row.update({name: measured["attention"] / rate for name, rate in measured.items() if name == other})
+        print(kind, batch_size, beam_size, {name: round(rate) for name, rate in measured.items()}, flush=True)
   header = ["model", "sentences", "beam size", "attention, tokens/s", *(f"vs. {name}" for name in _OTHERS)]
+  rows = []
+  for (kind, batch_size, beam_size), row in rates.items():
+    speedups = [f"{row[name]:.2f}×" if name in row else "-" for name in _OTHERS]
+    rows.append([kind, f"{batch_size:,}", f"{beam_size}", f"{row['attention']:,.0f}", *speedups])
   print(f"\n{markdown(header, rows)}")
+
+
+def _is_installed(name: str) -> bool:
+  """Returns whether another library is installed, and otherwise prints that it is not."""
+  if importlib.util.find_spec(_OTHERS[name]) is not None:
+    return True
+  print(f"not measured: {name} is not installed")
+  return False
 
 
 def _sizes(flag: flags.FlagHolder) -> list[int]:
@@ -93,20 +101,18 @@ def _model_config(kind: str) -> base.Model:
 Baseline = Callable[[np.ndarray, int], np.ndarray]
 
 
-def _baselines(
-  kind: str, config: base.Model, model: Any, params: Any, folder: pathlib.Path
-) -> dict[str, Baseline]:
-  """Returns the baselines that are installed."""
+def _baselines(kind: str, other: str, folder: pathlib.Path) -> dict[str, Baseline]:
+  """Returns this library and the other one, with the same parameters; CTranslate2 has no recurrent model."""
+  config = _model_config(kind)
+  sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
+  model = make_model(config, **sizes)
+  sources = np.ones((1, _LENGTH.value), np.int32)
+  params = model.init(jax.random.key(0), sources, np.array([_LENGTH.value]), sources)["params"]
   baselines: dict[str, Baseline] = {"attention": _ours(model, params)}
-  try:
-    baselines["PyTorch"] = _torch(kind, config, params)
-  except ImportError:
-    print("not measured: PyTorch is not installed")
-  if kind == "transformer":
-    try:
-      baselines["CTranslate2"] = _ctranslate2(params, folder)
-    except ImportError:
-      print("not measured: CTranslate2 is not installed")
+  if other == "PyTorch":
+    baselines[other] = _torch(kind, config, params)
+  elif other == "CTranslate2" and kind == "transformer":
+    baselines[other] = _ctranslate2(params, folder)
   return baselines
 
 
@@ -119,10 +125,8 @@ def _measure(baselines: dict[str, Baseline], batch_size: int, beam_size: int) ->
     equal = np.mean(baseline(sources, beam_size) == expected)
     if not equal >= _MIN_EQUAL:
       raise RuntimeError(f"{name} must decode the same tokens, got {equal:.0%} equal")
-  seconds: dict[str, list[float]] = {name: [] for name in baselines}
-  for _ in range(_REPEATS.value):
-    for name, baseline in baselines.items():
-      seconds[name].append(timeit.timeit(functools.partial(baseline, sources, beam_size), number=1))
+  calls = {name: functools.partial(baseline, sources, beam_size) for name, baseline in baselines.items()}
+  seconds = in_turn(calls, _REPEATS.value)
   return {name: batch_size * _LENGTH.value / float(np.median(times)) for name, times in seconds.items()}
 
 

@@ -11,7 +11,6 @@ on Linux. It needs PyTorch (pip install torch).
 
 import importlib.util
 import itertools
-import timeit
 from collections.abc import Callable
 
 import jax
@@ -19,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from configs import base
-from experiments.benchmarks.timing import peak_growth_mib
+from experiments.benchmarks.timing import in_turn, peak_growth_mib
 from experiments.cli import flags as cli
 from experiments.cli.messages import markdown
 from experiments.data.batches import Batch, make_batch
@@ -88,10 +87,7 @@ def _measure(steps: dict[str, Callable[[], float]]) -> list[list[str]]:
     losses = {name: step() for name, step in steps.items()}
     if not max(losses.values()) - min(losses.values()) <= _TOLERANCE:  # also if a loss is NaN
       raise RuntimeError(f"losses of step {number} must be equal within {_TOLERANCE}, got {losses}")
-  seconds: dict[str, list[float]] = {name: [] for name in steps}
-  for _ in range(_REPEATS.value):
-    for name, step in steps.items():
-      seconds[name].append(timeit.timeit(step, number=1))
+  seconds = in_turn(steps, _REPEATS.value)
   rows = []
   for name, times in seconds.items():
     low, median, high = np.percentile(times, (25, 50, 75))

@@ -10,6 +10,7 @@ import numpy as np
 from attention.arrays.checks import check_number, check_size, key_shape
 from attention.arrays.dtypes import compute_dtype
 from attention.decoding.hypotheses import Search, SearchResult, Step, prepare_search
+from attention.decoding.top_k import top_k
 
 # choose(i, logits [B V]) -> tokens [B]
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
@@ -137,7 +138,7 @@ def mask_top_k(logits: jax.Array, k: int) -> jax.Array:
   [-inf, 3.0, 2.0]
   """
   count = min(check_size("top_k", k), logits.shape[-1])
-  return _keep(logits, jax.lax.top_k(logits, count)[1], True)
+  return _keep(logits, top_k(logits, count)[1], True)
 
 
 def mask_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
@@ -170,7 +171,7 @@ def _argmax(logits: jax.Array) -> jax.Array:
   """Returns `jnp.argmax` of logits [... V], faster on CPUs."""
   logits = logits.astype(compute_dtype(logits.dtype))
   logits = jnp.where(jnp.isnan(logits), jnp.nan, logits)  # `top_k` orders NaN by their sign
-  return jnp.squeeze(jax.lax.top_k(logits, 1)[1], axis=-1)
+  return jnp.squeeze(top_k(logits, 1)[1], axis=-1)
 
 
 def _decode(search: Search, choose: Choose) -> SearchResult:

@@ -76,7 +76,7 @@ def measure(case: Case, names: Sequence[str], repeats: int, peak: float) -> list
   records = []
   for number, which in enumerate(PASSES):
     calls = {name: baseline.both if number else baseline.forward for name, baseline in ready.items()}
-    for name, seconds in _in_turn(calls, repeats).items():
+    for name, seconds in in_turn(calls, repeats).items():
       low, median, high = (round(1e3 * float(time), 3) for time in np.percentile(seconds, (25, 50, 75)))
       flops = case.flops(both=bool(number))
       records.append(
@@ -108,7 +108,7 @@ def _checked(baseline: Prepared, case: Case, inputs: Inputs) -> Prepared:
   return baseline
 
 
-def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+def in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
   """Returns the seconds of each call, measured in random order."""
   once = {}
   for name, call in calls.items():
