@@ -89,18 +89,24 @@ def make_rngs(seed: int) -> Rngs:
 def init_state(spec: TrainSpec, rng: jax.Array) -> TrainState:
   """Returns the state before the first step, sharded over the mesh."""
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(spec))
-  return jax.jit(functools.partial(_init, spec), out_shardings=shardings)(rng)
+  return jax.jit(_initializer(spec), out_shardings=shardings)(rng)
 
 
 @functools.cache  # tracing the model takes time
 def abstract_state(spec: TrainSpec) -> TrainState:
   """Returns the shapes, dtypes and shardings of the state. The result is cached; do not modify it."""
-  shapes = jax.eval_shape(functools.partial(_init, spec), jax.eval_shape(jax.random.key, 0))
+  shapes = _initializer(spec).eval_shape(jax.eval_shape(jax.random.key, 0))
   return jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
     shapes,
     state_shardings(shapes, spec.mesh),
   )
+
+
+@functools.cache
+def _initializer(spec: TrainSpec) -> Any:
+  """Returns the compiled `_init`, whose trace serves `abstract_state` and `init_state`."""
+  return jax.jit(functools.partial(_init, spec))
 
 
 def _init(spec: TrainSpec, rng: jax.Array) -> TrainState:
