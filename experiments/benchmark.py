@@ -4,9 +4,10 @@
 
 Writes benchmark.json and benchmark.md, and with the suite `length` figures of time, memory and the share of
 the machine's speed against length. Other libraries are included if they are installed: pip install torch
-keras tokamax. With all of them it takes 46 minutes on 2 cores. Two suites only run if they are named: `gpu`,
-which requires a GPU, and `compile`, which measures the time to trace and compile, and writes compile.json and
-compile.md.
+keras tokamax. With all of them it takes 46 minutes on 2 cores. Three suites only run if they are named:
+`gpu`, which requires a GPU; `compile`, which measures the time to trace and compile, and writes compile.json
+and compile.md; and `mechanisms`, which measures the library without each mechanism of docs/design.md on a
+CPU, writes mechanisms.json, and fails if one gains too little.
 
 To judge a change, measure it together with the previous version:
 
@@ -22,7 +23,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments.benchmarks import compilation, report
+from experiments.benchmarks import compilation, mechanisms, report
 from experiments.benchmarks.baselines import BASELINES, COMPARED, Unavailable, add_version
 from experiments.benchmarks.cases import TOLERANCES
 from experiments.benchmarks.suites import SUITES
@@ -30,8 +31,12 @@ from experiments.benchmarks.timing import measure, peak_flops
 from experiments.cli import flags as cli
 from experiments.cli.io import flag_path, output_folder
 
+_OTHER_SUITES = {"compile": compilation.run, "mechanisms": mechanisms.run}
+
 _SUITES = flags.DEFINE_list(
-  "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}, compile"
+  "suites",
+  ["dot_product", "additive", "length", "window"],
+  f"suites to run: {', '.join((*SUITES, *_OTHER_SUITES))}",
 )
 _BASELINES = flags.DEFINE_list("baselines", [*BASELINES], f"baselines to run: {', '.join(BASELINES)}")
 _DTYPE = flags.DEFINE_enum("dtype", None, [*TOLERANCES], "replaces the dtype of the cases")
@@ -49,7 +54,7 @@ _COMPARE = flags.DEFINE_string(
 
 
 def main() -> None:
-  for flag, choices in ((_SUITES, [*SUITES, "compile"]), (_BASELINES, [*BASELINES])):
+  for flag, choices in ((_SUITES, [*SUITES, *_OTHER_SUITES]), (_BASELINES, [*BASELINES])):
     if not flag.value:
       raise cli.UsageError(f"--{flag.name} must name at least one of {', '.join(choices)}, got none")
     for name in flag.value:
@@ -60,9 +65,10 @@ def main() -> None:
   earlier = _earlier_records()
   folder = output_folder(_OUTPUT)
   folder.mkdir(parents=True, exist_ok=True)
-  suites = [suite for suite in _SUITES.value if suite != "compile"]
-  if len(suites) < len(_SUITES.value):
-    compilation.run(folder, _REPEATS.value)
+  for suite in _SUITES.value:
+    if suite in _OTHER_SUITES:
+      _OTHER_SUITES[suite](folder, _REPEATS.value)
+  suites = [suite for suite in _SUITES.value if suite not in _OTHER_SUITES]
   if not suites:
     return
   records: list[dict[str, Any]] = []

@@ -7,7 +7,7 @@ import math
 import pathlib
 import time
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -108,7 +108,7 @@ def _checked(baseline: Prepared, case: Case, inputs: Inputs) -> Prepared:
   return baseline
 
 
-def in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+def in_turn(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
   """Returns the seconds of each call, measured in random order."""
   once = {}
   for name, call in calls.items():
