@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from attention.arrays.checks import check_rank
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.masking import where_constant
-from attention.arrays.shapes import with_rank
+from attention.arrays.shapes import is_known, with_rank
 
 
 def linear(
@@ -28,8 +28,8 @@ def linear(
     bias: [X] or [... X].
   """
   rows = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])
-  if len(rows) == 1:
-    # Otherwise XLA 0.10 fuses a reshape of the kernel into this product on CPUs, which is 17 times slower.
+  if is_known(rows.shape[0]) and rows.shape[0] == 1:
+    # Otherwise JAX 0.10 fuses a reshape of the kernel into this product on CPUs, which takes 17 times as long.
     kernel = jax.lax.optimization_barrier(kernel)
   products = jnp.einsum("ND,DX->NX", rows, kernel, preferred_element_type=dtype)
   products = products.reshape(*vectors.shape[:-1], kernel.shape[-1])

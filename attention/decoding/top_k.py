@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import device
+from attention.arrays.shapes import assumed_product, is_known
 
 _CHUNK_SIZE = 32
 _FEW_LOGITS = 2**16  # for fewer, one search is as fast
@@ -16,8 +17,9 @@ def top_k(logits: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
   largest logits: of equal maxima and of equal logits, the first count as larger.
   """
   *leading, V = logits.shape
+  is_faster = device.is_cpu() and is_known(V) and assumed_product(logits.shape) >= _FEW_LOGITS
   num_chunks = -(-V // _CHUNK_SIZE)
-  if not device.is_cpu() or num_chunks <= 4 * k or logits.size < _FEW_LOGITS:
+  if not is_faster or num_chunks <= 4 * k:
     values, tokens = jax.lax.top_k(logits, k)
     return values, tokens
   padding = [(0, 0)] * len(leading) + [(0, num_chunks * _CHUNK_SIZE - V)]

@@ -23,7 +23,7 @@ PASSES = ("forward", "forward + backward")
 SHORTEST_SECONDS = 0.02
 # Calls that are shorter than this are preceded by one that is not timed, since the previous baseline has
 # replaced the contents of the cache and may have left busy threads.
-LONG_SECONDS = 0.2
+LONG_SECONDS = 1.0
 
 _PEAK_SIZE = 2048
 _STATUS = pathlib.Path("/proc/self/status")
