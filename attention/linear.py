@@ -29,7 +29,7 @@ def linear(
   """
   rows = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])
   if is_known(rows.shape[0]) and rows.shape[0] == 1:
-    # Otherwise JAX 0.10 fuses a reshape of the kernel into this product on CPUs, which takes 17 times as long.
+    # Otherwise JAX 0.10 fuses a reshape of the kernel into this product on CPUs: 17 times as long.
     kernel = jax.lax.optimization_barrier(kernel)
   products = jnp.einsum("ND,DX->NX", rows, kernel, preferred_element_type=dtype)
   products = products.reshape(*vectors.shape[:-1], kernel.shape[-1])
