@@ -17,6 +17,7 @@ To judge a change, measure it together with the previous version:
 
 import dataclasses
 import json
+import pathlib
 import sys
 from typing import Any
 
@@ -65,12 +66,15 @@ def main() -> None:
   earlier = _earlier_records()
   folder = output_folder(_OUTPUT)
   folder.mkdir(parents=True, exist_ok=True)
-  for suite in _SUITES.value:
-    if suite in _OTHER_SUITES:
-      _OTHER_SUITES[suite](folder, _REPEATS.value)
-  suites = [suite for suite in _SUITES.value if suite not in _OTHER_SUITES]
-  if not suites:
-    return
+  if suites := [suite for suite in _SUITES.value if suite in SUITES]:
+    _measure(folder, suites, earlier)
+  for suite, run in _OTHER_SUITES.items():
+    if suite in _SUITES.value:
+      run(folder, _REPEATS.value)
+
+
+def _measure(folder: pathlib.Path, suites: list[str], earlier: dict[str, list[dict[str, Any]]]) -> None:
+  """Measures suites of attention functions, prints a table, and writes records, table and figures."""
   records: list[dict[str, Any]] = []
   print(report.HEADER)
   for suite in suites:

@@ -39,6 +39,7 @@ _FEATURES = flags.DEFINE_integer("features", 256, "width of the models", lower_b
 _REPEATS = flags.DEFINE_integer("repeats", 7, "number of timed runs", lower_bound=1)
 
 _OTHERS = {"CTranslate2": "ctranslate2", "PyTorch": "torch"}  # names of their packages
+_KINDS = "recurrent", "transformer"  # CTranslate2 has no recurrent model
 _NUM_HEADS, _NUM_LAYERS = 4, 2
 _BANNED_IDS = (PAD_ID, BOS_ID, EOS_ID, UNK_ID)
 # Share of tokens that must be equal. Nearly equal probabilities may be ranked differently.
@@ -50,14 +51,19 @@ def main() -> None:
   if _FEATURES.value % (2 * _NUM_HEADS):
     raise cli.UsageError(f"--features must be a multiple of {2 * _NUM_HEADS}, got {_FEATURES.value}")
   others = [name for name in _OTHERS if _is_installed(name)]
+  pairs = [
+    (kind, other) for other in others for kind in _KINDS if (kind, other) != ("recurrent", "CTranslate2")
+  ]
+  pairs += [(kind, "") for kind in _KINDS if kind not in {kind for kind, _ in pairs}]
   rates: dict[tuple[str, int, int], dict[str, float]] = {}
   with tempfile.TemporaryDirectory() as folder:
-    for other, kind in itertools.product(others or [""], ("recurrent", "transformer")):
+    for kind, other in pairs:
       baselines = _baselines(kind, other, pathlib.Path(folder))
       for batch_size, beam_size in itertools.product(batch_sizes, beam_sizes):
         measured = _measure(baselines, batch_size, beam_size)
         row = rates.setdefault((kind, batch_size, beam_size), {"attention": measured["attention"]})
-        row.update({name: measured["attention"] / rate for name, rate in measured.items() if name == other})
+        if other:
+          row[other] = measured["attention"] / measured[other]
         print(kind, batch_size, beam_size, {name: round(rate) for name, rate in measured.items()}, flush=True)
   header = ["model", "sentences", "beam size", "attention, tokens/s", *(f"vs. {name}" for name in _OTHERS)]
   rows = []
@@ -102,7 +108,7 @@ Baseline = Callable[[np.ndarray, int], np.ndarray]
 
 
 def _baselines(kind: str, other: str, folder: pathlib.Path) -> dict[str, Baseline]:
-  """Returns this library and the other one, with the same parameters; CTranslate2 has no recurrent model."""
+  """Returns this library and the other one, "" for none, with the same parameters."""
   config = _model_config(kind)
   sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
   model = make_model(config, **sizes)
@@ -111,7 +117,7 @@ def _baselines(kind: str, other: str, folder: pathlib.Path) -> dict[str, Baselin
   baselines: dict[str, Baseline] = {"attention": _ours(model, params)}
   if other == "PyTorch":
     baselines[other] = _torch(kind, config, params)
-  elif other == "CTranslate2" and kind == "transformer":
+  elif other == "CTranslate2":
     baselines[other] = _ctranslate2(params, folder)
   return baselines
 

@@ -156,8 +156,8 @@ def beam_search(
     # log-probabilities would take as long as the model's step. With one more than K, the number of
     # continuations shows whether a prefix is pruned.
     best_logits, best_tokens = top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), min(K + 1, V))
-    # The maximum is subtracted first, as in `log_softmax`, so that large logits lose no digits. It is not
-    # best_logits[..., 0]: slicing the result of `lax.top_k` makes XLA sort everything on CPUs.
+    # The maximum is subtracted first, as in `log_softmax`, so that large logits lose no digits. Slicing the
+    # result of `lax.top_k`, as best_logits[..., 0], would make XLA sort all logits on CPUs.
     largest = jnp.maximum(jnp.max(best_logits, axis=-1), end_logits)
     log_normalizer = jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1))
     end_scores = alive.scores + (end_logits - largest - log_normalizer)
@@ -169,7 +169,7 @@ def beam_search(
     parents = (indices // best_tokens.shape[-1]).astype(jnp.int32)
     tokens = jnp.take_along_axis(best_tokens.reshape(B, -1).astype(jnp.int32), indices, axis=1)
 
-    # Nor is this scores[:, -1:].
+    # Not scores[:, -1:]: slicing the result of `lax.top_k` makes XLA sort all continuations on CPUs.
     can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))
     ends = Finished(
       scores=jnp.where(can_end, penalized(end_scores, i + 1), -jnp.inf),

@@ -168,9 +168,9 @@ def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> ja
 
 
 def _argmax(logits: jax.Array) -> jax.Array:
-  """Returns `jnp.argmax` of logits [... V], faster on CPUs."""
+  """Returns `jnp.argmax` of logits [... V], or the first infinity if it precedes NaN; faster on CPUs."""
   logits = logits.astype(compute_dtype(logits.dtype))
-  logits = jnp.where(jnp.isnan(logits), jnp.nan, logits)  # `top_k` orders NaN by their sign
+  logits = jnp.where(jnp.isnan(logits), jnp.inf, logits)
   return jnp.squeeze(top_k(logits, 1)[1], axis=-1)
 
 

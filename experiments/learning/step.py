@@ -105,7 +105,7 @@ def abstract_state(spec: TrainSpec) -> TrainState:
 
 @functools.cache
 def _initializer(spec: TrainSpec) -> Any:
-  """Returns the compiled `_init`, whose trace serves `abstract_state` and `init_state`."""
+  """Returns the compiled `_init`. `abstract_state` and `init_state` share its trace."""
   return jax.jit(functools.partial(_init, spec))
 
 

@@ -1,5 +1,7 @@
 """Tests of the largest logits."""
 
+import importlib
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -8,28 +10,35 @@ import pytest
 
 from attention.decoding.top_k import top_k
 
-# Enough logits for the search in chunks; the last chunk of 32 has padding.
-SHAPE = (2, 29, 1301)
+SHAPE = (2, 3, 1301)  # the last chunk of 32 has padding
 
 
-def _draw(kind: str) -> jax.Array:
+@pytest.fixture(autouse=True)
+def few_logits(monkeypatch):
+  """Searches few logits in chunks too."""
+  monkeypatch.setattr(importlib.import_module("attention.decoding.top_k"), "_FEW_LOGITS", 0)
+
+
+def _draw(kind: str) -> np.ndarray:
   rng = np.random.default_rng(7)
-  if kind == "normal":
-    return jnp.asarray(rng.standard_normal(SHAPE), jnp.float32)
+  normal = rng.standard_normal(SHAPE).astype(np.float32)
   if kind == "equal":  # many equal logits, also within a chunk
-    return jnp.asarray(rng.integers(0, 4, SHAPE), jnp.float32)
-  logits = np.full(SHAPE, -np.inf, np.float32)  # fewer finite logits than k
-  logits[..., [700, 1300]] = rng.standard_normal((*SHAPE[:2], 2))
-  return jnp.asarray(logits)
+    return np.asarray(rng.integers(0, 4, SHAPE), np.float32)
+  if kind == "infinite":  # fewer finite logits than k
+    logits = np.full(SHAPE, -np.inf, np.float32)
+    logits[..., [700, 1300]] = normal[..., :2]
+    return logits
+  if kind == "huge":  # sums overflow
+    normal[..., 1280:], normal[..., 5] = 1e38, 2e38
+  return normal
 
 
-@pytest.mark.parametrize("kind", ["normal", "equal", "infinite"])
+@pytest.mark.parametrize("kind", ["normal", "equal", "infinite", "huge"])
 @pytest.mark.parametrize("k", [1, 7])
-def test_equals_lax(kind, k):
-  logits = _draw(kind)
-  chex.assert_trees_all_equal(top_k(logits, k), tuple(jax.lax.top_k(logits, k)))
-
-
-def test_nan_is_largest():
-  logits = _draw("normal").at[:, :, 900].set(jnp.nan)
-  assert jnp.all(top_k(logits, 3)[1][..., 0] == 900)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_equals_lax(kind, k, dtype):
+  logits = jnp.asarray(_draw(kind), dtype)
+  result = jax.jit(top_k, static_argnums=1)(logits, k)
+  assert "reduce_max" in str(jax.make_jaxpr(top_k, static_argnums=1)(logits, k))
+  chex.assert_trees_all_equal(result, tuple(jax.lax.top_k(logits, k)))
+  chex.assert_trees_all_equal(jax.vmap(lambda row: top_k(row, k))(logits), result)
