@@ -4,7 +4,7 @@
 
 Writes benchmark.json and benchmark.md, and with the suite `length` figures of time, memory and the share of
 the machine's speed against length. Other libraries are included if they are installed: pip install torch
-keras tokamax. With all of them it takes 46 minutes on 2 cores. Three suites only run if they are named:
+keras tokamax. With all of them it takes about an hour on 2 cores. Three suites only run if they are named:
 `gpu`, which requires a GPU; `compile`, which measures the time to trace and compile, and writes compile.json
 and compile.md; and `mechanisms`, which measures the library without each mechanism of docs/design.md on a
 CPU, writes mechanisms.json, and fails if one gains too little.
