@@ -39,7 +39,7 @@ _FEATURES = flags.DEFINE_integer("features", 256, "width of the models", lower_b
 _REPEATS = flags.DEFINE_integer("repeats", 7, "number of timed runs", lower_bound=1)
 
 _OTHERS = {"CTranslate2": "ctranslate2", "PyTorch": "torch"}  # names of their packages
-_KINDS = "recurrent", "transformer"  # CTranslate2 has no recurrent model
+_KINDS = "recurrent", "transformer"  # CTranslate2 does not support the recurrent one
 _NUM_HEADS, _NUM_LAYERS = 4, 2
 _BANNED_IDS = (PAD_ID, BOS_ID, EOS_ID, UNK_ID)
 # Share of tokens that must be equal. Nearly equal probabilities may be ranked differently.

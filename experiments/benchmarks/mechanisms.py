@@ -21,6 +21,7 @@ import numpy as np
 import attention
 from attention import masks
 from attention.arrays import leading_axes, masking
+from attention.decoding.top_k import top_k
 from attention.engines import blockwise, dense, plan
 from attention.linear import project_heads
 from attention.scores import additive_kernel
@@ -105,7 +106,7 @@ def run(folder: pathlib.Path, repeats: int) -> None:
 
 
 def measure(mechanism: Mechanism, repeats: int) -> dict[str, Any]:
-  """Returns what is measured with and without a mechanism, in turn."""
+  """Measures a program with and without a mechanism, and returns the record."""
   program = mechanism.program()
   calls, memory = {}, {}
   for which in ("with", "without"):
@@ -211,7 +212,6 @@ def _projection() -> Program:
 
 def _largest_logits() -> Program:
   logits = _vectors(1000, 4000, count=1)
-  top_k = importlib.import_module("attention.decoding.top_k").top_k
   return Program("six of (1000, 4000) logits", lambda logits: top_k(logits, 6)[0], logits, "forward")
 
 

@@ -1,7 +1,5 @@
 """Tests of the largest logits."""
 
-import importlib
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ SHAPE = (2, 3, 1301)  # the last chunk of 32 has padding
 @pytest.fixture(autouse=True)
 def few_logits(monkeypatch):
   """Searches few logits in chunks too."""
-  monkeypatch.setattr(importlib.import_module("attention.decoding.top_k"), "_FEW_LOGITS", 0)
+  monkeypatch.setattr("attention.decoding.top_k._FEW_LOGITS", 0)
 
 
 def _draw(kind: str) -> np.ndarray:
