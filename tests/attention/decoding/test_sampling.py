@@ -238,8 +238,10 @@ def test_invalid_limits_raise(options, message):
 
 
 def test_greedy_chooses_the_first_largest_logit(float64):
-  logits = np.array([[0.0, 0, 1, 1 + 1e-9], [0, 0, -np.nan, 2], [0, 0, 2, 2], [0, 1, np.inf, 0]])
-  result = greedy(step=lambda state, tokens: (state, jnp.asarray(logits), None), states=[0] * 4, max_length=1)
+  logits = np.array(
+    [[0.0, 0, 1, 1 + 1e-9], [0, 0, -np.nan, 2], [0, 0, 2, 2], [0, 1, np.inf, 0], [0, np.inf, np.nan, 0]]
+  )
+  result = greedy(step=lambda state, tokens: (state, jnp.asarray(logits), None), states=[0] * 5, max_length=1)
   np.testing.assert_array_equal(result.tokens[:, 0], np.argmax(logits, axis=-1))
 
 
