@@ -3,6 +3,7 @@
 Each baseline gets its arrays in the layout that it documents.
 """
 
+import dataclasses
 import functools
 import importlib
 import os
@@ -86,9 +87,13 @@ def prepare(name: str, case: Case, inputs: Inputs) -> Prepared:
 
 
 def _ours(case: Case, implementation: str = "auto", library: Any = attention):
-  masks, mask = library.masks, None
-  if case.causal:
-    mask = masks.causal() & masks.sliding_window(case.window - 1, 0) if case.window else masks.causal()
+  masks = library.masks
+  mask = masks.causal() if case.causal else None
+  if case.window:
+    mask &= masks.sliding_window(case.window - 1, 0)
+  if case.padded:
+    padding = masks.lengths(source=jnp.asarray(case.lengths())[:, None])
+    mask = padding if mask is None else mask & padding
   score = "scaled_dot_product" if case.score == "dot_product" else case.score
   function = getattr(library, f"{score}_attention")
   normalizer = NORMALIZERS[case.normalizer]
@@ -104,22 +109,26 @@ def _einsum(case: Case):
     else:
       hidden = jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :])
       scores = jnp.einsum("BNTSA,A->BNTS", hidden, score_vector)
-    if case.causal:
-      scores = jnp.where(jnp.tri(case.length, dtype=bool), scores, -jnp.inf)
+    allowed = case.allowed()
+    if allowed is not None:
+      scores = jnp.where(allowed, scores, -jnp.inf)
     weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(values.dtype)
     return jnp.einsum("BNTS,BNSH->BNTH", weights, values)
 
   return attend
 
 
-def _window_options(case: Case) -> dict[str, Any]:
-  return {"local_window_size": (case.window - 1, 0)} if case.window else {}
+def _mask_options(case: Case) -> dict[str, Any]:
+  """Returns the masks of a case as arguments of the functions of JAX and Tokamax."""
+  window = {"local_window_size": (case.window - 1, 0)} if case.window else {}
+  padding = {"mask": dataclasses.replace(case, causal=False, window=None).allowed()} if case.padded else {}
+  return {"is_causal": case.causal, **window, **padding}
 
 
 def _jax_nn(case: Case, implementation: str | None = None):
   if implementation == "cudnn" and (jax.default_backend() != "gpu" or case.dtype == "float32"):
     raise Unavailable("requires half precision on a GPU")
-  options = {"is_causal": case.causal, "implementation": implementation, **_window_options(case)}
+  options = {"implementation": implementation, **_mask_options(case)}
   return functools.partial(jax.nn.dot_product_attention, **options)
 
 
@@ -127,13 +136,13 @@ def _flax(case: Case, module: str):
   function = _imported(module).dot_product_attention
 
   def attend(*arrays):
-    return function(*arrays, mask=jnp.tri(case.length, dtype=bool)[None, None] if case.causal else None)
+    return function(*arrays, mask=case.allowed())
 
   return attend
 
 
 def _tokamax(case: Case, implementation: str):
-  options = {"is_causal": case.causal, "implementation": implementation, **_window_options(case)}
+  options = {"implementation": implementation, **_mask_options(case)}
   return functools.partial(_imported("tokamax").dot_product_attention, **options)
 
 
@@ -143,9 +152,12 @@ def _keras(case: Case):
   if keras.backend.backend() != "jax":
     raise Unavailable("uses another backend than JAX")
   if case.score == "dot_product":
-    return functools.partial(keras.ops.dot_product_attention, is_causal=case.causal)
+    options = {"mask": case.allowed()} if case.padded else {"is_causal": case.causal}
+    return functools.partial(keras.ops.dot_product_attention, **options)
   if case.heads > 1:
     raise Unavailable("does not support several heads")
+  if case.padded:
+    raise Unavailable("is not measured with padding")
   layer = keras.layers.AdditiveAttention(dtype=case.dtype)
   layer.build([(case.batch, case.length, case.width)] * 3)
 
@@ -159,13 +171,18 @@ def _keras(case: Case):
 
 def _torch_attention(case: Case):
   torch = _imported("torch")
+  # A mask is an array only where it must be, since that of a causal case has T * S numbers.
+  allowed = torch.from_numpy(np.array(case.allowed())) if case.padded else None
   if case.score == "dot_product":
-    return functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=case.causal)
+    options = {"is_causal": case.causal} if allowed is None else {"attn_mask": allowed}
+    return functools.partial(torch.nn.functional.scaled_dot_product_attention, **options)
 
   def attend(queries, keys, values, vector):
     scores = torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ vector
     if case.causal:
       scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+    if allowed is not None:
+      scores = scores.masked_fill(~allowed, -torch.inf)
     return torch.softmax(scores, -1) @ values
 
   return attend

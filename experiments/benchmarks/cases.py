@@ -40,6 +40,7 @@ class Case:
     window: size of a sliding window, or None; requires `causal`.
     dtype: "float32", "bfloat16" or "float16".
     normalizer: a key of NORMALIZERS.
+    padded: whether the keys of each sentence after a random length are masked.
   """
 
   score: str
@@ -51,6 +52,7 @@ class Case:
   window: int | None = None
   dtype: str = "float32"
   normalizer: str = "softmax"
+  padded: bool = False
 
   def __post_init__(self):
     if self.window and not self.causal:
@@ -61,17 +63,40 @@ class Case:
     """Name of the case in tables."""
     sizes = self.batch, self.length, self.heads, self.width
     which = f" window {self.window}" if self.window else " causal" if self.causal else ""
+    which += " padded" if self.padded else ""
     half = "" if self.dtype == "float32" else f" {self.dtype}"
     normalizer = "" if self.normalizer == "softmax" else f" {self.normalizer}"
     return f"{self.score} {sizes}{which}{normalizer}{half}"
+
+  def lengths(self) -> np.ndarray:
+    """Returns the lengths of padded sentences, [B]."""
+    return np.random.default_rng(1).integers(1, self.length + 1, self.batch)
+
+  def allowed(self, queries: np.ndarray | None = None) -> jax.Array | None:
+    """Returns which pairs may attend, booleans [B 1 T S], [1 1 T S] or [B 1 1 S], or None if all may.
+
+    Args:
+      queries: positions [T]. Default: all.
+    """
+    allowed: jax.Array | None = None
+    keys = jnp.arange(self.length)[None]
+    if self.padded:
+      allowed = (keys < jnp.asarray(self.lengths())[:, None])[:, None, None]
+    if self.causal:
+      rows = jnp.arange(self.length) if queries is None else jnp.asarray(queries)
+      distances = rows[:, None] - keys
+      seen = ((distances >= 0) & (distances < (self.window or self.length)))[None, None]
+      allowed = seen if allowed is None else allowed & seen
+    return allowed
 
   def flops(self, *, both: bool) -> int | None:
     """Returns the floating-point operations in the matrix products of the forward pass, or of both passes.
 
     The forward pass has two products, the backward pass five, one of them to recompute the scores (Dao 2023,
-    arXiv:2307.08691, section 4.1). Masked pairs do not count. None for scores that are not products.
+    arXiv:2307.08691, section 4.1). Masked pairs do not count. None for scores that are
+    not products, and for padded sentences.
     """
-    if self.score != "dot_product" or self.normalizer != "softmax":
+    if self.score != "dot_product" or self.normalizer != "softmax" or self.padded:
       return None
     pairs = self.length**2
     if self.window:
@@ -153,17 +178,17 @@ def _expected(case: Case, inputs: Inputs) -> list[np.ndarray]:
   Other normalizers than the softmax are computed by "dense", which the tests compare with their papers.
   """
   checked = _checked(inputs)
-  distances = checked[:, None] - np.arange(case.length)
-  seen = (distances >= 0) & (distances < (case.window or case.length)) | (not case.causal)
+  allowed = case.allowed(checked)
 
   def attend(queries: jax.Array, keys: jax.Array, values: jax.Array, parameter: jax.Array | None):
     if case.normalizer != "softmax":
       queries, keys, values = (jnp.swapaxes(array, 1, 2) for array in (queries[:, checked], keys, values))
       context = attention.scaled_dot_product_attention(
-        queries, keys, values, mask=seen, normalizer=NORMALIZERS[case.normalizer], implementation="dense"
+        queries, keys, values, mask=allowed, normalizer=NORMALIZERS[case.normalizer], implementation="dense"
       )
       return jnp.swapaxes(context, 1, 2)
-    scores = jnp.where(seen[None, None], _scores(case, queries[:, checked], keys, parameter), -jnp.inf)
+    scores = _scores(case, queries[:, checked], keys, parameter)
+    scores = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
     return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), values)
 
   with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):

@@ -14,6 +14,10 @@ SUITES = {
     BASELINES,
     [
       Case("dot_product", 32, 50, 8, 32),
+      *(
+        Case("dot_product", *sizes, padded=True)
+        for sizes in ((128, 16, 4, 32), (32, 20, 8, 64), (32, 50, 8, 32))
+      ),
       *(Case("dot_product", 8, 512, 8, 64, causal=causal) for causal in (False, True)),
       *(Case("dot_product", 1, 4096, 8, 64, causal=causal) for causal in (False, True)),
     ],

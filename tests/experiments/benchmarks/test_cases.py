@@ -1,5 +1,7 @@
 """Benchmarks measure correct results only: cases, baselines and timing."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers import scripts
@@ -12,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 CAUSAL = Case("dot_product", 2, 7, 3, 5, causal=True)
 WINDOW = Case("dot_product", 1, 17, 2, 5, causal=True, window=3)
+PADDED = Case("dot_product", 5, 7, 3, 5, padded=True)
 
 
 def results(case, name="attention"):
@@ -30,6 +33,9 @@ CASES = [
   (Case("cosine", 1, 7, 1, 5, causal=True), "attention dense"),
   (Case("dot_product", 2, 7, 3, 5, dtype="bfloat16"), "attention"),
   (CAUSAL, "jax.nn"),
+  (PADDED, "jax.nn"),
+  (PADDED, "einsum"),
+  (dataclasses.replace(PADDED, causal=True), "attention"),
   (CAUSAL, "flax.linen"),
   (Case("dot_product", 1, 11, 2, 8, normalizer="sparsemax"), "attention"),
 ]
@@ -49,6 +55,7 @@ def test_only_right_results_pass_the_check(case, name):
 
 def test_wrong_masks_fail_the_check():
   assert cases.check(WINDOW, *results(Case("dot_product", 1, 17, 2, 5, causal=True, window=4)))
+  assert cases.check(PADDED, *results(dataclasses.replace(PADDED, padded=False)))
   with pytest.raises(ValueError, match="window requires causal, got window=3, causal=False"):
     Case("dot_product", 1, 17, 2, 5, window=3)
 
