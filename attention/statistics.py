@@ -15,7 +15,8 @@ from attention.arrays.sharding import mesh_of
 from attention.biases.base import BiasLike
 from attention.engines.choice import choose_implementation
 from attention.engines.inputs import Inputs, Options, Settings, prepare
-from attention.engines.normalized import block_rows, fold_rows, map_query_blocks
+from attention.engines.loops import over_query_blocks
+from attention.engines.normalized import block_rows, fold_rows
 from attention.engines.plan import Plan, make_plan
 from attention.masks import Array, Mask
 from attention.normalizers.rows import ScoreTile
@@ -89,12 +90,13 @@ def _row_statistics(
       return RowStatistics(rows - jnp.inf, rows)
     sizes = (T, S) if implementation == "dense" else settings.block_sizes
     plan, leaves = make_plan(inputs, shape, sizes)
-    statistics = map_query_blocks(plan, functools.partial(_block_statistics, plan), leaves)
+    statistics = over_query_blocks(plan, functools.partial(_block_statistics, plan), (leaves,))
     return RowStatistics(*(rows[..., 0] for rows in statistics))
 
 
-def _block_statistics(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+def _block_statistics(plan: Plan, leaves: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
   """Returns the largest score and the entropy of a block of queries, [T 1] each."""
+  inputs = plan.inputs(leaves)
 
   def update(maxima: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
     return jnp.maximum(maxima[0], tile_max), _update_max(maxima[1], tile)

@@ -32,25 +32,14 @@ class IndexBatch(NamedTuple):
     """Returns a function of these indices from a function of one.
 
     Args:
-      function: of one index. If it takes more arguments than `is_batched` has, these have all leading axes.
+      function: of one index.
       starts: number of axes before the leading axes of each array. Default: 0.
     """
     for size, is_batched in zip(reversed(self.sizes), reversed(self.is_batched), strict=True):
       at = jax.tree.map(lambda batched: 0, is_batched) if starts is None else starts
       in_axes = jax.tree.map(lambda batched, start: start if batched else None, is_batched, at)
-      function = _vmap(function, in_axes, size)
+      function = jax.vmap(function, in_axes, axis_size=size)
     return function
-
-
-def _vmap(function: Callable[..., Any], in_axes: tuple[Any, ...], size: int) -> Callable[..., Any]:
-  """Returns `jax.vmap(function, in_axes)`, along the first axis of further arguments."""
-
-  def mapped(*arguments: Any) -> Any:
-    known = in_axes[: len(arguments)]  # in a ring, not all functions take the last array, the carry
-    others = [0] * (len(arguments) - len(known))
-    return jax.vmap(function, in_axes=(*known, *others), axis_size=size)(*arguments)
-
-  return mapped
 
 
 ONE_INDEX = IndexBatch()

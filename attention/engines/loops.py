@@ -12,14 +12,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.leading_axes import (
-  ONE_INDEX,
-  IndexBatch,
-  map_index_batches,
-  map_slices,
-  unvmap_any,
-  with_parts,
-)
+from attention.arrays.leading_axes import IndexBatch, map_index_batches, map_slices, unvmap_any, with_parts
 from attention.arrays.sharding import match_vma
 from attention.engines.plan import Blocks, Plan, is_nonempty
 
@@ -40,7 +33,7 @@ def fold_tiles(
     plan: the plan.
     step: takes the arrays of a tile, and a carry, None if there is only one tile; returns the next carry, a
       pytree of arrays [T *].
-    initial: takes the sizes of leading axes and T; returns the first carry.
+    initial: takes the axes before the last of a carry, T or [... T]; returns the first carry.
     finish: takes the arrays of a tile, and the last carry; returns the results of its queries, a
       pytree of arrays [... T *].
     arrays: leaves of the Inputs, and possibly more, as in `plan.letters`.
@@ -51,27 +44,22 @@ def fold_tiles(
   if plan.axis_name is not None:
     return fold_ring(plan, step, initial, finish, arrays)
 
-  def at_blocks(arrays: Arrays, batch: IndexBatch) -> Any:
-    first = None if plan.keys.count == 1 else initial(*batch.sizes, plan.queries.size)
-    carry = fold_key_blocks(plan, step, first, arrays, batch)
+  def at_block(*arrays: Any) -> Any:
+    first = None if plan.keys.count == 1 else initial(plan.queries.size)
+    carry = fold_key_blocks(plan, step, first, arrays)
     # Finished here, while the block is in the cache.
-    return batch.vmap(finish)(*first_tile(plan, arrays), carry)
+    return finish(*first_tile(plan, arrays), carry)
 
-  return over_query_blocks(plan, at_blocks, arrays)
+  return over_query_blocks(plan, at_block, arrays)
 
 
-def over_query_blocks(
-  plan: Plan,
-  function: Callable[[Arrays, IndexBatch], Tree],
-  arrays: Arrays,
-) -> Tree:
+def over_query_blocks(plan: Plan, function: Callable[..., Tree], arrays: Arrays) -> Tree:
   """Applies a function to each block of queries with all its keys, at each index of the leading axes.
 
   Args:
     plan: the plan.
-    function: takes the arrays of one or several blocks of queries and all blocks of keys, as
-      `fold_key_blocks`, and their batch: the axis of several blocks, and indices of the leading axes; returns
-      a pytree of arrays [... T *].
+    function: takes the arrays of one block of queries, and of all blocks of keys as `fold_key_blocks`;
+      returns a pytree of arrays [T *].
     arrays: leaves of the Inputs, and possibly their tangents, and more, as in `plan.letters`.
 
   Returns:
@@ -80,6 +68,8 @@ def over_query_blocks(
   letters = plan.letters
   # Which arrays have a part for each block of queries.
   is_cut = jax.tree.map(lambda axes: "T" in axes or ("S" in axes and plan.windows is not None), letters)
+  # Blocks of keys come before the leading axes, where `jax.lax.scan` needs them.
+  starts = jax.tree.map(lambda axes: int("S" in axes), letters)
 
   def shared_keys(array: jax.Array, axes: str, cut: bool) -> jax.Array:
     return split_keys(plan, array, axes) if "S" in axes and not cut else array
@@ -109,7 +99,7 @@ def over_query_blocks(
 
         @plan.recomputed
         def at_all_keys(arrays: Arrays) -> Tree:
-          return function(jax.tree.map(own_keys, arrays, letters, is_cut), several)
+          return several.vmap(function, starts)(*jax.tree.map(own_keys, arrays, letters, is_cut))
 
         return at_all_keys(arrays)
 
@@ -173,21 +163,18 @@ def fold_key_blocks(
   step: Callable[..., Any],
   initial: Any,
   arrays: Arrays,
-  batch: IndexBatch = ONE_INDEX,
   reverse: bool = False,
 ) -> Any:
   """Passes over the tiles of a block of queries, skipping empty tiles, and returns the last carry.
 
   Args:
     plan: the plan.
-    step: takes the arrays of a tile at one index, and a carry; returns the next carry.
+    step: takes the arrays of a tile, and a carry; returns the next carry.
     initial: the first carry.
     arrays: of a block of queries, with J blocks of keys: [J *], transposed by `turn`, where the letters have
       an "S".
-    batch: the indices of the leading axes that the arrays and the carry have.
     reverse: whether the last tile comes first.
   """
-  step = batch.vmap(step)
 
   def at_tile(carry: Any, keys: Arrays) -> Any:
     return step(*tile_of(plan, arrays, keys), carry)
@@ -200,10 +187,9 @@ def fold_key_blocks(
   def at_nonempty_tile(carry: Any, keys: Arrays) -> Any:
     if not plan.skips_tiles:
       return at_tile(carry, keys)
-    nonempty = batch.vmap(lambda leaves, *_: is_nonempty(plan.inputs(leaves)))(*tile_of(plan, arrays, keys))
-    return jax.lax.cond(
-      unvmap_any(nonempty), plan.recomputed(at_tile), lambda carry, keys: carry, carry, keys
-    )
+    leaves, *_ = tile_of(plan, arrays, keys)
+    nonempty = unvmap_any(is_nonempty(plan.inputs(leaves)))
+    return jax.lax.cond(nonempty, plan.recomputed(at_tile), lambda carry, keys: carry, carry, keys)
 
   return jax.lax.scan(
     lambda carry, keys: (at_nonempty_tile(carry, keys), None),
@@ -223,8 +209,8 @@ def fold_ring(
   """Passes over the tiles of all devices along a mesh axis; see `fold_tiles`."""
 
   def at_device(carry: Tree, arrays: Arrays) -> Tree:
-    def with_carry(arrays: Arrays, batch: IndexBatch) -> Tree:
-      return fold_key_blocks(plan, step, arrays[-1], arrays[:-1], batch)
+    def with_carry(*arrays: Any) -> Tree:
+      return fold_key_blocks(plan, step, arrays[-1], arrays[:-1])
 
     rows = jax.tree.map(lambda array: "TX", carry)
     return over_query_blocks(plan.with_letters(rows), with_carry, (*arrays, carry))

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.leading_axes import IndexBatch
 from attention.arrays.masking import finish_rows, levels, mark_rows
 from attention.engines.inputs import Inputs
 from attention.engines.loops import fold_key_blocks, over_query_blocks
@@ -26,7 +25,8 @@ def normalized_attention(plan: Plan, leaves: list[jax.Array]) -> jax.Array:
   """Computes the context [... T D] of all queries over all keys."""
   D = plan.inputs(leaves).values.shape[-1]  # in `attend_to_keys`, values are transposed blocks
 
-  def attend_to_keys(inputs: Inputs) -> jax.Array:
+  def attend_to_keys(leaves: list[jax.Array]) -> jax.Array:
+    inputs = plan.inputs(leaves)
     rows, normalizer, dtype = block_rows(plan, inputs), inputs.options.normalizer, inputs.values.dtype
 
     def attend_to_tile(carry: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
@@ -42,23 +42,7 @@ def normalized_attention(plan: Plan, leaves: list[jax.Array]) -> jax.Array:
     row_max, _, context = fold_rows(plan, inputs, attend_to_tile, initial, normalizer.reverse)
     return finish_rows(mark_rows(row_max, inputs.nonfinite_queries), context)
 
-  return map_query_blocks(plan, attend_to_keys, leaves)
-
-
-def map_query_blocks(plan: Plan, function: Callable[[Inputs], Tree], leaves: list[jax.Array]) -> Tree:
-  """Applies a function to each block of queries with all its keys, at one index of the leading axes.
-
-  Args:
-    plan: the plan.
-    function: takes the inputs, with blocks of keys for `fold_rows`; returns a pytree of arrays [T *].
-    leaves: of the inputs of all queries and keys.
-  """
-  starts = jax.tree.map(lambda letters: int("S" in letters), plan.letters)
-
-  def at_batch(arrays: tuple[list[jax.Array]], batch: IndexBatch) -> Tree:
-    return batch.vmap(lambda leaves: function(plan.inputs(leaves)), starts)(*arrays)
-
-  return over_query_blocks(plan, at_batch, (leaves,))
+  return over_query_blocks(plan, attend_to_keys, (leaves,))
 
 
 def block_rows(plan: Plan, inputs: Inputs) -> ScoreRows:

@@ -242,8 +242,8 @@ def _nested(function: Any, arrays: Any, letters: Any, leading: Any, per_step: An
   return _MAP_INDEX_BATCHES(at_index, arrays, with_others, leading[:1], 1)
 
 
-def _in_loops(function: Any, arrays: Any, letters: Any, leading: Any, per_step: Any) -> Any:
-  """Batches `map_index_batches` around the loops instead of at the tile."""
+def _cut_after_vmap(function: Any, arrays: Any, letters: Any, leading: Any, per_step: Any) -> Any:
+  """Cuts keys into blocks after `jax.vmap`."""
 
   def at_index(*arrays: Any) -> Any:
     return function(arrays, leading_axes.ONE_INDEX)
@@ -319,9 +319,9 @@ MECHANISMS = [
     least=1.5,
   ),
   Mechanism(
-    "indices that are computed together are batched at the tile, not around the loops (softmax)",
+    "keys are cut into blocks before `jax.vmap` over the leading axes",
     lambda: _causal("memory", 1, 8, 16384, 64),
-    {f"{_ENGINES}.loops.map_index_batches": _in_loops},
+    {f"{_ENGINES}.loops.map_index_batches": _cut_after_vmap},
     least=1.05,
   ),
   Mechanism(
