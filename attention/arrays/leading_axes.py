@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,32 +17,26 @@ rematerialized = functools.partial(
 )
 
 
-class IndexBatch(NamedTuple):
-  """Indices of the leading axes that are computed together, and perhaps several blocks of queries.
+# Leading axes whose indices are computed together: the size of each, and which arrays have it, a pytree of
+# booleans for each argument.
+Batch: TypeAlias = tuple[tuple[int, tuple[Any, ...]], ...]
 
-  Attributes:
-    sizes: the sizes of the leading axes of these indices; the number of blocks comes first.
-    is_batched: for each of these axes, which arrays have it: a pytree of booleans for each argument.
+
+def vmap_batch(
+  function: Callable[..., Any], batch: Batch, starts: tuple[Any, ...] | None = None
+) -> Callable[..., Any]:
+  """Returns a function of the indices of a batch from a function of one index.
+
+  Args:
+    function: of one index.
+    batch: the batch.
+    starts: number of axes before the leading axes of each array. Default: 0.
   """
-
-  sizes: tuple[int, ...] = ()
-  is_batched: tuple[tuple[Any, ...], ...] = ()
-
-  def vmap(self, function: Callable[..., Any], starts: tuple[Any, ...] | None = None) -> Callable[..., Any]:
-    """Returns a function of these indices from a function of one.
-
-    Args:
-      function: of one index.
-      starts: number of axes before the leading axes of each array. Default: 0.
-    """
-    for size, is_batched in zip(reversed(self.sizes), reversed(self.is_batched), strict=True):
-      at = jax.tree.map(lambda batched: 0, is_batched) if starts is None else starts
-      in_axes = jax.tree.map(lambda batched, start: start if batched else None, is_batched, at)
-      function = jax.vmap(function, in_axes, axis_size=size)
-    return function
-
-
-ONE_INDEX = IndexBatch()
+  for size, is_batched in reversed(batch):
+    at = jax.tree.map(lambda batched: 0, is_batched) if starts is None else starts
+    in_axes = jax.tree.map(lambda batched, start: start if batched else None, is_batched, at)
+    function = jax.vmap(function, in_axes, axis_size=size)
+  return function
 
 
 def map_leading_axes(
@@ -59,19 +53,19 @@ def map_leading_axes(
     arrays, letters, leading, per_step: see `map_index_batches`.
   """
 
-  def at_batch(arrays: tuple[Any, ...], batch: IndexBatch) -> Any:
-    return batch.vmap(function)(*arrays)
+  def at_batch(arrays: tuple[Any, ...], batch: Batch) -> Any:
+    return vmap_batch(function, batch)(*arrays)
 
   return map_index_batches(at_batch, arrays, letters, leading, per_step)
 
 
 def map_index_batches(
-  function: Callable[[tuple[Any, ...], IndexBatch], Any],
+  function: Callable[[tuple[Any, ...], Batch], Any],
   arrays: tuple[Any, ...],
   letters: tuple[Any, ...],
   leading: tuple[int, ...],
   per_step: int | None = None,
-  batch: IndexBatch = ONE_INDEX,
+  batch: Batch = (),
 ) -> Any:
   """Applies a function to a few indices of the leading axes of arrays at a time, and stacks the results.
 
@@ -110,30 +104,25 @@ def map_index_batches(
   merged = jax.tree.map(merge, arrays, starts, is_moving)
 
   def inner(arrays: tuple[Any, ...], together: int | None) -> Any:
-    larger = batch
-    if together is not None:
-      larger = IndexBatch((*batch.sizes, together), (*batch.is_batched, is_moving))
+    larger = batch if together is None else (*batch, (together, is_moving))
     return map_index_batches(function, arrays, letters, others, per_step, larger)
 
   def with_axes(result: jax.Array) -> jax.Array:
-    before = result.shape[: len(batch.sizes)]
-    return result.reshape(*before, *leading[:count], *result.shape[len(before) + 1 :])
+    before, after = result.shape[: len(batch)], result.shape[len(batch) + 1 :]
+    return result.reshape(*before, *leading[:count], *after)
+
+  def repeat(result: jax.Array) -> jax.Array:
+    shape = (*result.shape[: len(batch)], size, *result.shape[len(batch) :])
+    return jnp.broadcast_to(jnp.expand_dims(result, len(batch)), shape)
 
   if not any(jax.tree.leaves(is_moving)):
-    axis = len(batch.sizes)
-    results = jax.tree.map(lambda result: _repeat(result, axis, size), inner(merged, None))
-  elif per_step is None or batch.sizes:
+    results = jax.tree.map(repeat, inner(merged, None))
+  elif per_step is None or batch:
     axes = jax.tree.map(lambda start, moving: start if moving else None, starts, is_moving)
     results = inner(match_sharding(merged, axes), size)
   else:
     results = map_slices(inner, merged, is_moving, max(1, per_step // max(1, assumed_product(others))))
   return jax.tree.map(with_axes, results)
-
-
-def _repeat(array: jax.Array, axis: int, size: int) -> jax.Array:
-  """Returns an array repeated along a new axis."""
-  shape = (*array.shape[:axis], size, *array.shape[axis:])
-  return jnp.broadcast_to(jnp.expand_dims(array, axis), shape)
 
 
 def map_slices(function: Callable[[Any, int | None], Any], tree: Any, is_moving: Any, most: int) -> Any:
@@ -181,19 +170,18 @@ def all_indices(leading: tuple[int, ...]) -> tuple[jax.Array, ...]:
   return tuple(jnp.meshgrid(*map(jnp.arange, leading), indexing="ij", sparse=True))
 
 
-def select_index(array: jax.Array, index: tuple[jax.Array, ...], rank: int = 2) -> jax.Array:
-  """Returns an array [... *] at one index of its leading axes, with `rank` axes.
+def select_index(array: jax.Array, index: tuple[jax.Array, ...]) -> jax.Array:
+  """Returns an array [... T S] at one index of its leading axes, [T S].
 
   Args:
     array: with leading axes that broadcast, or without.
     index: a position along each leading axis.
-    rank: number of axes after the leading ones.
   """
-  array = with_rank(array, max(array.ndim, rank))
-  count = array.ndim - rank
+  array = with_rank(array, max(array.ndim, 2))
+  count = array.ndim - 2
   leading, shape = array.shape[:count], array.shape[count:]
   starts = [index[i - count] if size != 1 else 0 for i, size in enumerate(leading)]
-  return jax.lax.dynamic_slice(array, (*starts, *[0] * rank), (*[1] * count, *shape)).reshape(shape)
+  return jax.lax.dynamic_slice(array, (*starts, 0, 0), (*[1] * count, *shape)).reshape(shape)
 
 
 @jax.custom_batching.custom_vmap

@@ -60,22 +60,6 @@ def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
 LAYOUT = "if heads come after positions, [B T N H], use jnp.swapaxes(array, -3, -2) to get [B N T H]"
 
 
-def ones_hint(count: int) -> str:
-  """Returns a hint for lengths [B] instead of [B 1], or a mask [B S] instead of [B 1 1 S]."""
-  return (
-    f"; leading axes are aligned at the right: insert axes of size 1, array[:{', None' * count}]"
-    if count
-    else ""
-  )
-
-
-def axes_lacking(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
-  """Returns how many axes of size 1 after its first make a shape broadcast to the target; 0 if none do."""
-  count = len(target) - len(shape)
-  with_ones = (*shape[:1], *[1] * count, *shape[1:])
-  return count if shape and broadcasts_to(with_ones, target) else 0
-
-
 def heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
   """Returns a hint for an error about heads that do not broadcast."""
   if min(queries.ndim, keys.ndim, values.ndim) < 4:
@@ -95,8 +79,11 @@ def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None
   """Raises ValueError unless the shape of a mask or bias broadcasts to the scores [... T S]."""
   if not broadcasts_to(got, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {got}"
-    if hint := ones_hint(axes_lacking(got, shape)):
-      message += hint
+    lacking = len(shape) - len(got)
+    if got and lacking and broadcasts_to((*got[:1], *[1] * lacking, *got[1:]), shape):
+      # Lengths [B] instead of [B 1], or a mask [B S] instead of [B 1 1 S].
+      axes = ", None" * lacking
+      message += f"; leading axes are aligned at the right: insert axes of size 1, array[:{axes}]"
     elif 1 not in got[-2:] and broadcasts_to((*got[:-2], got[-1], got[-2]), shape):
       message += "; its last axes are queries and keys: use jnp.swapaxes(array, -1, -2)"
     elif len(got) > len(shape) and got[-3] == 1 and broadcasts_to(got[:-3] + got[-2:], shape):

@@ -115,7 +115,6 @@ def blockwise(
       "call it inside jax.shard_map, or use a mesh with AxisType.Auto"
     )
   normalizer = inputs.options.normalizer
-  is_softmax = type(normalizer) is Softmax  # a subclass may compute other weights
   if 0 in shape:
     return dense(inputs, shape)._replace(weights=None)
   plan, leaves = make_plan(inputs, shape, block_sizes, axis_name, num_parts)
@@ -124,7 +123,7 @@ def blockwise(
   # Inside shard_map, gradients of replicated arrays are summed over devices. This must not happen inside a
   # loop, since devices may run different numbers of iterations.
   leaves = match_vma(leaves, leaves)
-  if not is_softmax:
+  if type(normalizer) is not Softmax:  # a subclass may compute other weights
     return AttentionOutput(normalized_attention(plan, leaves))
   context, row_max, log_denominator = flash_attention(plan, leaves)
   if normalizer.sink is not None:
@@ -157,9 +156,9 @@ def flash_attention(plan: Plan, leaves: Leaves) -> Results:
       context += scale * sums.context
     return OnlineSoftmax(row_max, denominator, context)
 
-  def initial(*rows: int) -> OnlineSoftmax:
-    row_max = jnp.full((*rows, 1), levels(dtype).masked)
-    return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, D), dtype))
+  def initial(T: int) -> OnlineSoftmax:
+    row_max = jnp.full((T, 1), levels(dtype).masked)
+    return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((T, D), dtype))
 
   def finish(leaves: Leaves, sums: OnlineSoftmax) -> Results:
     row_max = mark_rows(sums.row_max, plan.inputs(leaves).nonfinite_queries)
@@ -204,8 +203,8 @@ def _jvp_rule(plan: Plan, primals: Any, tangents: Any) -> tuple[Results, Results
     terms = DerivativeSums(jnp.sum(weighted, axis=-1, keepdims=True), d_context)
     return terms if sums is None else jax.tree.map(jnp.add, sums, terms)
 
-  def initial(*rows: int) -> DerivativeSums:
-    return DerivativeSums(jnp.zeros((*rows, 1), dtype), jnp.zeros((*rows, D), dtype))
+  def initial(T: int) -> DerivativeSums:
+    return DerivativeSums(jnp.zeros((T, 1), dtype), jnp.zeros((T, D), dtype))
 
   def finish(leaves: Leaves, tangents: Leaves, results: Results, sums: DerivativeSums) -> DerivativeSums:
     # The sums of invalid rows are 0, but their context may be NaN, and so may an incoming gradient.

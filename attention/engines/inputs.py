@@ -5,6 +5,7 @@ Tiles are computed at one index of the leading axes, from queries [T H], keys [S
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -102,21 +103,19 @@ class Inputs(NamedAxes):
     options, t, s = self.options, self.t[:, None], self.s[None, :]
     pairs, dtype = (t.shape[0], s.shape[1]), self.values.dtype
     scores = _scores(options.score, "scores", pairs, self.queries, self.keys).astype(dtype)
-    allowed = None
+    conditions = []
     if options.bias is not None:
       terms = options.bias(t, s)
       _check_terms(terms)
       terms = jnp.broadcast_to(terms.astype(dtype), pairs)
-      allowed = ~is_minus_infinity(terms)
-      scores += jnp.where(allowed, terms, 0)
+      conditions.append(~is_minus_infinity(terms))
+      scores += jnp.where(conditions[0], terms, 0)
     scores = _scores(options.score, "score_mod", pairs, scores, t, s).astype(dtype)
     if self.is_key is not None:
-      is_key = jnp.broadcast_to(self.is_key[None, :], pairs)
-      allowed = is_key if allowed is None else allowed & is_key
+      conditions.append(jnp.broadcast_to(self.is_key[None, :], pairs))
     if options.mask is not None:
-      tile = jnp.broadcast_to(options.mask.tile(t, s), pairs)
-      allowed = tile if allowed is None else allowed & tile
-    return scores, allowed
+      conditions.append(jnp.broadcast_to(options.mask.tile(t, s), pairs))
+    return scores, functools.reduce(jnp.logical_and, conditions) if conditions else None
 
   def drop(self, weights: jax.Array) -> jax.Array:
     """Applies dropout to the weights [T S]."""

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.leading_axes import IndexBatch, map_index_batches, map_slices, unvmap_any, with_parts
+from attention.arrays.leading_axes import (
+  Batch,
+  map_index_batches,
+  map_slices,
+  unvmap_any,
+  vmap_batch,
+  with_parts,
+)
 from attention.arrays.sharding import match_vma
 from attention.engines.plan import Blocks, Plan, is_nonempty
 
@@ -33,9 +40,9 @@ def fold_tiles(
     plan: the plan.
     step: takes the arrays of a tile, and a carry, None if there is only one tile; returns the next carry, a
       pytree of arrays [T *].
-    initial: takes the axes before the last of a carry, T or [... T]; returns the first carry.
-    finish: takes the arrays of a tile, and the last carry; returns the results of its queries, a
-      pytree of arrays [... T *].
+    initial: takes T; returns the first carry.
+    finish: takes the arrays of a tile, and the last carry; returns the results of its queries, a pytree of
+      arrays [T *]. In a ring, with all leading axes, [... T *].
     arrays: leaves of the Inputs, and possibly more, as in `plan.letters`.
 
   Returns:
@@ -58,8 +65,8 @@ def over_query_blocks(plan: Plan, function: Callable[..., Tree], arrays: Arrays)
 
   Args:
     plan: the plan.
-    function: takes the arrays of one block of queries, and of all blocks of keys as `fold_key_blocks`;
-      returns a pytree of arrays [T *].
+    function: takes the arrays of a block of queries with all blocks of keys, like `fold_key_blocks`; returns
+      a pytree of arrays [T *].
     arrays: leaves of the Inputs, and possibly their tangents, and more, as in `plan.letters`.
 
   Returns:
@@ -71,42 +78,44 @@ def over_query_blocks(plan: Plan, function: Callable[..., Tree], arrays: Arrays)
   # Blocks of keys come before the leading axes, where `jax.lax.scan` needs them.
   starts = jax.tree.map(lambda axes: int("S" in axes), letters)
 
-  def shared_keys(array: jax.Array, axes: str, cut: bool) -> jax.Array:
-    return split_keys(plan, array, axes) if "S" in axes and not cut else array
-
-  def own_keys(array: jax.Array, axes: str, cut: bool) -> jax.Array:
-    return split_keys(plan, array, axes) if "S" in axes and cut else array
-
   def query_blocks(array: jax.Array, axes: str) -> jax.Array:
     """Returns an array as blocks of queries, and windows of their keys."""
     if "T" in axes:
       array = split(array, axes.find("T") - len(axes), plan.queries)
     if "S" in axes and plan.windows is not None:
-      size, axis = plan.keys.length, axes.find("S") - len(axes)
-      array = windows_of(array, axis, plan.windows, size, of_blocks="T" in axes)
+      window = functools.partial(
+        jax.lax.dynamic_slice_in_dim, slice_size=plan.keys.length, axis=axes.find("S") - len(axes)
+      )
+      array = jax.vmap(window, (0 if "T" in axes else None, 0))(array, jnp.asarray(plan.windows))
     return array
 
-  def at_batch(arrays: Arrays, batch: IndexBatch) -> Tree:
+  def key_blocks(arrays: Arrays, *, cut: bool) -> Arrays:
+    """Splits keys into blocks: those of one block of queries (`cut`), or those that all share."""
+
+    def split_array(array: jax.Array, axes: str, own: bool) -> jax.Array:
+      return split_keys(plan, array, axes) if "S" in axes and own == cut else array
+
+    return jax.tree.map(split_array, arrays, letters, is_cut)
+
+  def at_batch(arrays: Arrays, batch: Batch) -> Tree:
     @plan.recomputed
     def at_indices(arrays: Arrays) -> Tree:
       blocks = jax.tree.map(query_blocks, finite_arrays(plan, *arrays), letters)
-      blocks = jax.tree.map(shared_keys, blocks, letters, is_cut)
+      blocks = key_blocks(blocks, cut=False)
 
       def at_blocks(arrays: Arrays, count: int | None) -> Tree:
-        several = batch
-        if count is not None:
-          several = IndexBatch((count, *batch.sizes), (is_cut, *batch.is_batched))
+        with_blocks = batch if count is None else ((count, is_cut), *batch)
 
         @plan.recomputed
         def at_all_keys(arrays: Arrays) -> Tree:
-          return several.vmap(function, starts)(*jax.tree.map(own_keys, arrays, letters, is_cut))
+          return vmap_batch(function, with_blocks, starts)(*key_blocks(arrays, cut=True))
 
         return at_all_keys(arrays)
 
       if plan.queries.count == 1:
         return at_blocks(jax.tree.map(lambda array, cut: array[0] if cut else array, blocks, is_cut), None)
       stacked = map_slices(at_blocks, blocks, is_cut, plan.query_blocks_per_step)
-      return jax.tree.map(lambda array: join(array, -2, plan.queries), stacked)
+      return jax.tree.map(lambda array: join_rows(array, plan.queries), stacked)
 
     return at_indices(arrays)
 
@@ -187,8 +196,7 @@ def fold_key_blocks(
   def at_nonempty_tile(carry: Any, keys: Arrays) -> Any:
     if not plan.skips_tiles:
       return at_tile(carry, keys)
-    leaves, *_ = tile_of(plan, arrays, keys)
-    nonempty = unvmap_any(is_nonempty(plan.inputs(leaves)))
+    nonempty = unvmap_any(is_nonempty(plan.inputs(tile_of(plan, arrays, keys)[0])))
     return jax.lax.cond(nonempty, plan.recomputed(at_tile), lambda carry, keys: carry, carry, keys)
 
   return jax.lax.scan(
@@ -206,35 +214,10 @@ def fold_ring(
   finish: Callable[..., Any],
   arrays: Arrays,
 ) -> Any:
-  """Passes over the tiles of all devices along a mesh axis; see `fold_tiles`."""
-
-  def at_device(carry: Tree, arrays: Arrays) -> Tree:
-    def with_carry(*arrays: Any) -> Tree:
-      return fold_key_blocks(plan, step, arrays[-1], arrays[:-1])
-
-    rows = jax.tree.map(lambda array: "TX", carry)
-    return over_query_blocks(plan.with_letters(rows), with_carry, (*arrays, carry))
-
-  first = initial(*plan.leading, plan.queries.length)
-  return finish(*arrays, ring_scan(plan, at_device, first, arrays))
-
-
-def ring_scan(
-  plan: Plan,
-  function: Callable[[Tree, Arrays], Tree],
-  initial: Tree,
-  arrays: Arrays,
-) -> Tree:
-  """Passes over the keys of all devices along a mesh axis, and returns the last carry.
+  """Passes over the tiles of all devices along a mesh axis; see `fold_tiles`.
 
   The keys of each device are fetched directly from it, and again for derivatives. If they were passed from
   neighbor to neighbor, derivatives would have to store all of them.
-
-  Args:
-    plan: the plan, with the mesh axis.
-    function: takes a carry and the arrays, with the keys of one device; returns the next carry.
-    initial: the first carry.
-    arrays: this device's arrays.
 
   References:
     Liu et al. 2023, arXiv:2310.01889.
@@ -247,15 +230,25 @@ def ring_scan(
     routes = [(source, (source + distance) % count) for source in range(count)]
     return jax.tree.map(lambda array: jax.lax.ppermute(array, axis_name, routes), keys) if distance else keys
 
+  def at_block(*arrays: Any) -> Tree:
+    return fold_key_blocks(plan, step, arrays[-1], arrays[:-1])
+
   @plan.recomputed
   def at_distance(carry: Tree, distance: jax.Array, arrays: Arrays, keys: Arrays) -> Tree:
     fetches = [functools.partial(receive_from, distance) for distance in range(count)]
-    return function(carry, with_parts(arrays, jax.lax.switch(distance, fetches, keys)))
+    arrays = with_parts(arrays, jax.lax.switch(distance, fetches, keys))
+    rows = jax.tree.map(lambda array: "TX", carry)
+    return over_query_blocks(plan.with_letters(rows), at_block, (*arrays, carry))
 
-  def step(carry: Tree, distance: jax.Array) -> tuple[Tree, None]:
-    return at_distance(carry, distance, arrays, keys), None
-
-  return jax.lax.scan(step, match_vma(initial, arrays), jnp.arange(count))[0]
+  first = jax.tree.map(
+    lambda array: jnp.broadcast_to(array, (*plan.leading, *array.shape)), initial(plan.queries.length)
+  )
+  carry, _ = jax.lax.scan(
+    lambda carry, distance: (at_distance(carry, distance, arrays, keys), None),
+    match_vma(first, arrays),
+    jnp.arange(count),
+  )
+  return finish(*arrays, carry)
 
 
 def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
@@ -275,29 +268,8 @@ def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
   return jnp.moveaxis(array.reshape(shape), axis, 0)
 
 
-def join(stacked: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
-  """Joins blocks [count ...] into one array, without the padding of the last block."""
-  joined = jnp.moveaxis(stacked, 0, axis - 1)
-  axis += joined.ndim - 1
-  *before, count, size = joined.shape[: axis + 2]
-  joined = joined.reshape(*before, count * size, *joined.shape[axis + 2 :])
-  return jax.lax.slice_in_dim(joined, 0, blocks.length, axis=axis)
-
-
-def windows_of(
-  array: jax.Array, axis: int, starts: tuple[int, ...], size: int, *, of_blocks: bool = False
-) -> jax.Array:
-  """Returns windows [count ...] of an array along an axis (counted from the end).
-
-  Args:
-    array: [...], or blocks of it, [count ...].
-    axis: axis of the array, or of one block.
-    starts: start of each window.
-    size: size of a window.
-    of_blocks: whether `array` has a block for each window.
-  """
-
-  def window(array: jax.Array, start: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_slice_in_dim(array, start, size, axis)
-
-  return jax.vmap(window, (0 if of_blocks else None, 0))(array, jnp.asarray(starts))
+def join_rows(stacked: jax.Array, blocks: Blocks) -> jax.Array:
+  """Joins blocks of rows, [count ... size X], into [... T X], without the padding of the last block."""
+  joined = jnp.moveaxis(stacked, 0, -3)
+  joined = joined.reshape(*joined.shape[:-3], blocks.count * blocks.size, joined.shape[-1])
+  return jax.lax.slice_in_dim(joined, 0, blocks.length, axis=-2)

@@ -105,10 +105,8 @@ class Mask(NamedAxes):
     """
     sizes, shapes = {"T": T, "S": S}, []
     for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
-      leading, trailing = (
-        np.shape(leaf)[: np.ndim(leaf) - len(letters)],
-        np.shape(leaf)[np.ndim(leaf) - len(letters) :],
-      )
+      rank = np.ndim(leaf) - len(letters)
+      leading, trailing = np.shape(leaf)[:rank], np.shape(leaf)[rank:]
       if any(
         size not in (1, sizes.get(letter, size)) for letter, size in zip(letters, trailing, strict=True)
       ):

@@ -3,7 +3,6 @@
 Each baseline gets its arrays in the layout that it documents.
 """
 
-import dataclasses
 import functools
 import importlib
 import os
@@ -121,7 +120,7 @@ def _einsum(case: Case):
 def _mask_options(case: Case) -> dict[str, Any]:
   """Returns the masks of a case as arguments of the functions of JAX and Tokamax."""
   window = {"local_window_size": (case.window - 1, 0)} if case.window else {}
-  padding = {"mask": dataclasses.replace(case, causal=False, window=None).allowed()} if case.padded else {}
+  padding = {"key_value_seq_lengths": jnp.asarray(case.lengths(), jnp.int32)} if case.padded else {}
   return {"is_causal": case.causal, **window, **padding}
 
 
@@ -173,16 +172,18 @@ def _torch_attention(case: Case):
   torch = _imported("torch")
   # A mask is an array only where it must be, since that of a causal case has T * S numbers.
   allowed = torch.from_numpy(np.array(case.allowed())) if case.padded else None
+  if allowed is not None and jax.default_backend() == "gpu":
+    allowed = allowed.cuda()
   if case.score == "dot_product":
     options = {"is_causal": case.causal} if allowed is None else {"attn_mask": allowed}
     return functools.partial(torch.nn.functional.scaled_dot_product_attention, **options)
 
   def attend(queries, keys, values, vector):
     scores = torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ vector
-    if case.causal:
-      scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
     if allowed is not None:
       scores = scores.masked_fill(~allowed, -torch.inf)
+    elif case.causal:
+      scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
     return torch.softmax(scores, -1) @ values
 
   return attend

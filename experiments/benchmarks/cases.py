@@ -57,6 +57,8 @@ class Case:
   def __post_init__(self):
     if self.window and not self.causal:
       raise ValueError(f"window requires causal, got window={self.window}, causal={self.causal}")
+    if self.window and self.padded:
+      raise ValueError(f"padded excludes a window, whose queries may have no key, got window={self.window}")
 
   @property
   def name(self) -> str:
@@ -93,8 +95,8 @@ class Case:
     """Returns the floating-point operations in the matrix products of the forward pass, or of both passes.
 
     The forward pass has two products, the backward pass five, one of them to recompute the scores (Dao 2023,
-    arXiv:2307.08691, section 4.1). Masked pairs do not count. None for scores that are
-    not products, and for padded sentences.
+    arXiv:2307.08691, section 4.1). Masked pairs do not count. None for padded sentences, and for scores
+    that are not products.
     """
     if self.score != "dot_product" or self.normalizer != "softmax" or self.padded:
       return None
@@ -178,16 +180,20 @@ def _expected(case: Case, inputs: Inputs) -> list[np.ndarray]:
   Other normalizers than the softmax are computed by "dense", which the tests compare with their papers.
   """
   checked = _checked(inputs)
-  allowed = case.allowed(checked)
 
   def attend(queries: jax.Array, keys: jax.Array, values: jax.Array, parameter: jax.Array | None):
     if case.normalizer != "softmax":
       queries, keys, values = (jnp.swapaxes(array, 1, 2) for array in (queries[:, checked], keys, values))
       context = attention.scaled_dot_product_attention(
-        queries, keys, values, mask=allowed, normalizer=NORMALIZERS[case.normalizer], implementation="dense"
+        queries,
+        keys,
+        values,
+        mask=case.allowed(checked),
+        normalizer=NORMALIZERS[case.normalizer],
+        implementation="dense",
       )
       return jnp.swapaxes(context, 1, 2)
-    scores = _scores(case, queries[:, checked], keys, parameter)
+    scores, allowed = _scores(case, queries[:, checked], keys, parameter), case.allowed(checked)
     scores = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
     return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), values)
 

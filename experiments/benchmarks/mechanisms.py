@@ -246,7 +246,7 @@ def _cut_after_vmap(function: Any, arrays: Any, letters: Any, leading: Any, per_
   """Cuts keys into blocks after `jax.vmap`."""
 
   def at_index(*arrays: Any) -> Any:
-    return function(arrays, leading_axes.ONE_INDEX)
+    return function(arrays, ())
 
   return leading_axes.map_leading_axes(at_index, arrays, letters, leading, per_step)
 

@@ -35,6 +35,7 @@ CASES = [
   (CAUSAL, "jax.nn"),
   (PADDED, "jax.nn"),
   (PADDED, "einsum"),
+  (PADDED, "flax.linen"),
   (dataclasses.replace(PADDED, causal=True), "attention"),
   (CAUSAL, "flax.linen"),
   (Case("dot_product", 1, 11, 2, 8, normalizer="sparsemax"), "attention"),
@@ -58,6 +59,10 @@ def test_wrong_masks_fail_the_check():
   assert cases.check(PADDED, *results(dataclasses.replace(PADDED, padded=False)))
   with pytest.raises(ValueError, match="window requires causal, got window=3, causal=False"):
     Case("dot_product", 1, 17, 2, 5, window=3)
+  with pytest.raises(
+    ValueError, match="padded excludes a window, whose queries may have no key, got window=3"
+  ):
+    dataclasses.replace(WINDOW, padded=True)
 
 
 def test_unavailable_baselines_have_reasons():
@@ -78,7 +83,8 @@ def test_flops_count_allowed_pairs():
     case = Case(**sizes, **options)
     assert case.flops(both=False) == 2 * 2 * 2 * 3 * pairs * 7
     assert case.flops(both=True) == 7 * 2 * 2 * 3 * pairs * 7
-  assert Case(**(sizes | {"score": "additive"})).flops(both=True) is None
+  for other in ({"score": "additive"}, {"padded": True}):
+    assert Case(**(sizes | other)).flops(both=True) is None
 
 
 def test_wrong_and_missing_baselines_are_listed(monkeypatch):
