@@ -61,6 +61,12 @@ def main() -> None:
     for name in flag.value:
       if name not in choices:
         raise cli.UsageError(f"--{flag.name} must be among {', '.join(choices)}, got {name!r}")
+  for suite in _SUITES.value:
+    if suite in SUITES and not set(SUITES[suite][0]) & set(_BASELINES.value):
+      raise cli.UsageError(
+        f"--baselines must name at least one of {', '.join(SUITES[suite][0])} for --suites={suite}, "
+        f"got {','.join(_BASELINES.value)}"
+      )
   if "gpu" in _SUITES.value and jax.default_backend() != "gpu":
     raise cli.UsageError(f"--suites=gpu requires a GPU, got {jax.default_backend()}")
   earlier = _earlier_records()
@@ -103,6 +109,8 @@ def _earlier_records() -> dict[str, list[dict[str, Any]]]:
   if _COMPARE.value is None:
     return {}
   path = flag_path(_COMPARE)
+  if not path.exists():
+    raise cli.UsageError(f"--compare must be an existing file or folder, got {path}")
   try:
     if path.is_dir():
       add_version(path)

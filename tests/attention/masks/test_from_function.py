@@ -280,3 +280,13 @@ def test_bare_function_has_a_hint():
   vectors = np.ones((3, 2), np.float32)
   with pytest.raises(ValueError, match=r"mask must be a mask such as .*from_function\(function\)"):
     attention.scaled_dot_product_attention(vectors, vectors, vectors, mask=lambda t, s: s <= t)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_a_batch_may_be_empty(implementation):
+  mask = masks.from_function(lambda t, s: t >= s) & masks.lengths(source=jnp.zeros((0, 1), int))
+  vectors = jnp.ones((0, N, T, H))
+  context = attention.scaled_dot_product_attention(
+    vectors, vectors, vectors, mask=mask, implementation=implementation
+  )
+  chex.assert_shape(context, (0, N, T, H))

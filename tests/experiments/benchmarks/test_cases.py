@@ -131,11 +131,17 @@ ERRORS = [
   ("benchmark", "--suites=gpu", "--suites=gpu requires a GPU, got cpu"),
   ("benchmark", "--output=README.md", "--output must be a folder, got the file 'README.md'"),
   ("benchmark", "--compare=docs", "--compare=docs has no folder `attention`"),
+  ("benchmark", "--compare=missing", "--compare must be an existing file or folder, got missing"),
   ("benchmark", "--compare=README.md", "--compare must be a file with the content of benchmark.json, or a"),
   ("benchmark_decoding", "--batch_sizes=0", "--batch_sizes must be positive integers, got '0'"),
   ("benchmark_decoding", "--beam_sizes=x", "--beam_sizes must be positive integers, got 'x'"),
   ("benchmark_decoding", "--features=6", "--features must be a multiple of 8, got 6"),
 ]
+
+
+def test_each_suite_needs_a_baseline():
+  line = scripts.error_of("benchmark", "--suites=normalizers", "--baselines=einsum")
+  assert line == "--baselines must name at least one of attention for --suites=normalizers, got einsum"
 
 
 @pytest.mark.parametrize(("script", "flag", "error"), ERRORS)
