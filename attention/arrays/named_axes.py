@@ -115,7 +115,7 @@ def first_index(tree: Any, *, of_pair: bool = False) -> Any:
   for leaf, letters in zip(leaves, leaf_axes(tree), strict=True):
     cut = tuple(slice(1) if of_pair and letter in "TS" else slice(None) for letter in letters)
     array, rank = jnp.asarray(leaf), np.ndim(leaf) - len(letters)
-    if 0 in array.shape[:rank]:  # there is no index, but shapes are known
+    if 0 in array.shape[:rank]:  # no index exists, but callers only need shapes
       array = jnp.zeros((*[1] * rank, *array.shape[rank:]), array.dtype)
     pairs.append(array[(0,) * rank + cut])
   return jax.tree.unflatten(structure, pairs)
