@@ -37,6 +37,7 @@ from attention.layers import MonotonicAttention as MonotonicAttention
 from attention.layers import MultiHeadAttention as MultiHeadAttention
 from attention.layers import ProjectedAttention as ProjectedAttention
 from attention.layers import RMSNorm as RMSNorm
+from attention.layers import flax_attention_fn as flax_attention_fn
 from attention.linear import merge_heads as merge_heads
 from attention.linear import project_heads as project_heads
 from attention.masked_softmax import masked_softmax as masked_softmax

@@ -12,7 +12,7 @@ from attention.arrays.checks import as_array
 from attention.arrays.closure_conversion import Closure, at_pairs, closure
 from attention.arrays.leading_axes import select_index
 from attention.arrays.named_axes import NamedAxes, register_pytree
-from attention.arrays.shapes import with_rank
+from attention.arrays.shapes import same_rank, with_rank
 from attention.masks import Mask
 
 BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
@@ -54,6 +54,19 @@ class BiasAtIndex(NamedAxes):
 
   def __call__(self, t, s):
     return select_index(self.bias(t, s), self.index)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class BiasSum(NamedAxes):
+  """The sum of two biases."""
+
+  first: Any
+  second: Any
+
+  def __call__(self, t, s):
+    first, second = same_rank(jnp.asarray(self.first(t, s)), jnp.asarray(self.second(t, s)))
+    return first + second
 
 
 def as_bias(bias: BiasLike | None) -> Any:

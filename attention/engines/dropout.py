@@ -31,6 +31,7 @@ class Dropout(NamedAxes):
     rng: PRNG key; None once there are seeds.
     seeds: uint32 [2], drawn with the key.
     rows: number of the first query of each index of the leading axes, uint32 [...].
+    is_shared: whether the same pairs are dropped at all indices of the leading axes.
   """
 
   axes = {"rate": "", "seeds": "X", "rows": ""}  # `rng` has no axes to cut
@@ -38,11 +39,13 @@ class Dropout(NamedAxes):
   rng: Any
   seeds: Any = None
   rows: Any = None
+  is_shared: bool = dataclasses.field(default=False, metadata={"static": True})
 
   def of_rows(self, leading: tuple[int, ...], T: int) -> "Dropout":
     """Returns the dropout of scores with the given leading axes and T queries in total."""
     rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading)
-    return Dropout(jnp.asarray(self.rate), None, seeds(self.rng), rows * jnp.asarray(T).astype(jnp.uint32))
+    rows = jnp.zeros_like(rows) if self.is_shared else rows * jnp.asarray(T).astype(jnp.uint32)
+    return Dropout(jnp.asarray(self.rate), None, seeds(self.rng), rows)
 
   def drop(self, weights: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
     """Sets a random subset of the weights to zero, and scales the others to preserve the mean.

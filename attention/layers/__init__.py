@@ -10,6 +10,7 @@ from attention.layers.cache import KVCache as KVCache
 from attention.layers.decoder_layer import DecoderLayer as DecoderLayer
 from attention.layers.encoder_layer import EncoderLayer as EncoderLayer
 from attention.layers.encoder_layer import FeedForward as FeedForward
+from attention.layers.flax_attention_fn import flax_attention_fn as flax_attention_fn
 from attention.layers.multi_head import MultiHeadAttention as MultiHeadAttention
 from attention.layers.projections import LayerNorm as LayerNorm
 from attention.layers.projections import RMSNorm as RMSNorm

@@ -116,21 +116,26 @@ def mask_after(before: KVCache, after: KVCache, mask: Mask | Array | None, shape
   # Bounds may overflow a small integer dtype.
   starts, lengths = before.length.astype(jnp.int32), after.length.astype(jnp.int32)
   written = masks.Lengths(source=lengths[..., None], target=None)
-  return written if mask is None else written & _mask_from(as_mask(mask), starts, shape)
+  return written if mask is None else written & mask_from(as_mask(mask), starts, shape)
 
 
-def bias_after(before: KVCache, bias: BiasLike | None, shape: tuple[int, ...]) -> BiasLike | None:
-  """Returns the bias of queries that are appended to a cache; functions get positions in the sequence.
+def bias_from(bias: BiasLike | None, start: jax.Array, shape: tuple[int, ...]) -> BiasLike | None:
+  """Returns a bias for queries at positions start, start + 1, ... from a bias for positions 0, 1, ...
+
+  Args:
+    bias: a function of positions in the sequence, or an array for the T queries and S slots.
+    start: integers [...].
+    shape: of the scores, [... N T S].
 
   Raises:
-    ValueError: if the bias is an array that does not broadcast to the shape of the scores, [... N T S].
+    ValueError: if the bias is an array that does not broadcast to the shape of the scores.
   """
   if bias is None:
     return None
   if not callable(bias):
     _check_slots("bias", np.shape(bias), shape)
     return bias
-  return _BiasFrom(as_bias(bias), before.length[..., None])
+  return _BiasFrom(as_bias(bias), start[..., None])
 
 
 def _check_slots(name: str, got: tuple[int, ...], shape: tuple[int, ...], axes: str = "[... N T S]") -> None:
@@ -142,8 +147,11 @@ def _check_slots(name: str, got: tuple[int, ...], shape: tuple[int, ...], axes: 
     )
 
 
-def _mask_from(mask: Mask, start: jax.Array, shape: tuple[int, ...]) -> Mask:
-  """Returns a mask for queries at positions start, start + 1, ... from a mask for positions 0, 1, ..."""
+def mask_from(mask: Mask, start: jax.Array, shape: tuple[int, ...]) -> Mask:
+  """Returns a mask for queries at positions start, start + 1, ... from a mask for positions 0, 1, ...
+
+  See `bias_from`.
+  """
   per_head = start[..., None]
   match mask:
     case masks.FromArray(values):
@@ -159,9 +167,9 @@ def _mask_from(mask: Mask, start: jax.Array, shape: tuple[int, ...]) -> Mask:
     case masks.Lengths(source, target):
       return masks.Lengths(source, _sum(target, -per_head))
     case masks.And(first, second):
-      return masks.And(_mask_from(first, start, shape), _mask_from(second, start, shape))
+      return masks.And(mask_from(first, start, shape), mask_from(second, start, shape))
     case masks.Not(inner):
-      return masks.Not(_mask_from(inner, start, shape))
+      return masks.Not(mask_from(inner, start, shape))
   return _From(mask, per_head)
 
 

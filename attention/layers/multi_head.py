@@ -203,7 +203,7 @@ class MultiHeadAttention(nn.Module):
       (new_cache.keys, new_cache.values),
       positions=positions,
       mask=caches.mask_after(cache, new_cache, mask, shape),
-      bias=caches.bias_after(cache, bias, shape),
+      bias=caches.bias_from(bias, cache.length, shape),
       **options,
     )
     outputs = outputs if return_weights else (outputs,)

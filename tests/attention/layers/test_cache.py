@@ -12,7 +12,7 @@ from helpers.model_reference import compiled, random_parameters, softmax
 
 import attention
 from attention import masks, positions
-from attention.layers.cache import KVCache, bias_after, mask_after, write
+from attention.layers.cache import KVCache, bias_from, mask_after, write
 
 # T tokens in total, read in parts, S slots. Two of N heads share each of the K key heads.
 B, T, S, N, K, H, D = 3, 7, 11, 4, 2, 6, 24
@@ -133,7 +133,7 @@ def test_position_biases_hold_in_every_call(bias, whole):
 
   @jax.jit
   def run(lengths):  # equal scores, so that weights are the softmax of the bias
-    shifted = bias_after(KVCache(slots, slots, lengths), bias, (B, N, 3, S))
+    shifted = bias_from(bias, lengths, (B, N, 3, S))
     queries = jnp.zeros((B, N, 3, H))
     return attention.attend_heads(queries, slots, slots, bias=shifted, return_weights=True).weights
 

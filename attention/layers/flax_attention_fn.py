@@ -1,0 +1,178 @@
+"""The attention of this package as the `attention_fn` of Flax's layers."""
+
+import contextlib
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.typing import Dtype
+
+from attention import masks
+from attention.arrays.dtypes import compute_dtype
+from attention.arrays.shapes import with_rank
+from attention.biases.base import BiasLike, BiasSum, as_bias
+from attention.grouped_heads import attend_heads_checked
+from attention.layers.cache import bias_from, mask_from
+from attention.layers.projections import promote
+from attention.masks import Array, Mask, as_mask
+from attention.normalizers.base import Normalizer
+from attention.scores.base import Score
+from attention.scores.dot_product import ScaledDotProduct
+from attention.validation import check_options
+
+
+def flax_attention_fn(
+  *,
+  score: Score | None = None,
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  normalizer: Normalizer | None = None,
+  implementation: str = "auto",
+  decode: bool | None = None,
+) -> Callable[..., jax.Array]:
+  """Returns a function for the `attention_fn` of Flax's attention layers.
+
+  Pass it to `nn.MultiHeadDotProductAttention` or `nnx.MultiHeadAttention`. It has the arguments of
+  `nn.dot_product_attention` and `nnx.dot_product_attention`, except `promote_dtype`. The mask of a call may
+  also be one of `attention.masks`. It is combined with `mask`, and a bias of a call is added to `bias`.
+  Results differ from those of Flax as described in `attention.jax_nn`. Dropout uses other random numbers.
+
+  Args:
+    score: the score function of queries [B N T H] and keys [B N S H]. Default: `ScaledDotProduct()`.
+    mask: broadcastable to [B N T S]. True means "may attend".
+    bias: broadcastable to [B N T S], or a function of positions, as in `attend`.
+    normalizer, implementation: as in `attend`.
+    decode: whether the layer has `decode=True`. Then a single query is at the last slot of the cache that
+      the layer's mask allows, and functions of positions and `is_causal` count from there. Flax does not pass
+      the position itself, so a mask of the call must allow the query to attend to itself. Default: not
+      known, which is an error if it matters.
+
+  Returns:
+    A function of query [B... T N H], key [B... S K H] and value [B... S K D], where K divides N. It returns
+    the context [B... T N D]. It raises ValueError if the options are invalid or the shapes incompatible, and
+    for einsums of Flax's quantized training.
+
+  >>> layer = nn.MultiHeadDotProductAttention(4, attention_fn=flax_attention_fn(mask=masks.causal()))
+  >>> inputs = jnp.ones((2, 5, 12))
+  >>> layer.apply(layer.init(jax.random.key(0), inputs), inputs).shape
+  (2, 5, 12)
+  """
+  own_score = ScaledDotProduct() if score is None else score
+  own_mask, own_bias = None if mask is None else as_mask(mask), bias
+  check_options(own_score, mask=mask, bias=bias, normalizer=normalizer, implementation=implementation)
+
+  def attention_fn(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: BiasLike | None = None,
+    mask: Mask | Array | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: Any = None,
+    module: Any = None,
+    force_fp32_for_softmax: bool = False,
+    einsum_dot_general: Callable | None = None,
+    qk_attn_weights_einsum: Callable | None = None,
+    attn_weights_value_einsum: Callable | None = None,
+    is_causal: bool = False,
+  ) -> jax.Array:
+    if any((einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum)):
+      raise ValueError("einsums and dot_general must be None in flax_attention_fn, got a function")
+    query, key, value = promote(query, key, value, dtype=dtype)
+    out_dtype = query.dtype
+    if module is not None and force_fp32_for_softmax:  # weights are in float32, as in Flax
+      query, key, value = (array.astype(compute_dtype(out_dtype)) for array in (query, key, value))
+    queries, keys, values = (jnp.swapaxes(array, -3, -2) for array in (query, key, value))
+    shape = *queries.shape[:-1], keys.shape[-2]
+    own = [each for each in (own_mask, masks.causal() if is_causal else None) if each is not None]
+    all_masks, biases = _from_query_position(own, own_bias, mask, decode, shape)
+    if mask is not None:
+      all_masks.append(mask if isinstance(mask, Mask) else as_mask(jnp.asarray(mask).astype(bool)))
+    if bias is not None:
+      biases.append(as_bias(bias))
+    options, settings = check_options(
+      own_score,
+      mask=functools.reduce(operator.and_, all_masks) if all_masks else None,
+      bias=functools.reduce(BiasSum, biases) if biases else None,
+      dropout_rate=0.0 if deterministic else dropout_rate,
+      dropout_rng=dropout_rng,
+      normalizer=normalizer,
+      return_weights=module is not None,
+      implementation=implementation,
+    )
+    if options.dropout is not None and broadcast_dropout:
+      options = dataclasses.replace(options, dropout=dataclasses.replace(options.dropout, is_shared=True))
+    with _matmul_precision(precision):
+      output = attend_heads_checked(queries, keys, values, options, settings=settings)
+    if module is not None:
+      module.sow(_intermediates(module), "attention_weights", output.weights)
+    return jnp.swapaxes(output.context, -3, -2).astype(out_dtype)
+
+  return attention_fn
+
+
+def _intermediates(module: Any) -> Any:
+  """Returns the collection of intermediate values of a module of Flax, linen or NNX."""
+  if isinstance(module, nn.Module):
+    return "intermediates"
+  from flax import nnx  # here, since it takes 0.3 s to import
+
+  return nnx.Intermediate
+
+
+def _from_query_position(
+  own_masks: list[Mask],
+  own_bias: BiasLike | None,
+  mask: Mask | Array | None,
+  decode: bool | None,
+  shape: tuple[int, ...],
+) -> tuple[list[Mask], list[Any]]:
+  """Returns masks and biases of positions for queries from position 0, or for one query in a cache of Flax.
+
+  Args:
+    own_masks, own_bias: of positions in the whole sequence.
+    mask: of the call, broadcastable to [... N T S]. Flax allows the slots in use, so that a single query is
+      at the last one that is allowed.
+    decode: see `flax_attention_fn`.
+    shape: of the scores, [... N T S].
+  """
+  *leading, _, T, S = shape
+  own_biases = [] if own_bias is None else [as_bias(own_bias)]
+  is_array = mask is not None and not isinstance(mask, Mask)
+  if not (own_masks or own_biases) or T != 1 or S == 1 or not (decode or (decode is None and is_array)):
+    return own_masks, own_biases
+  if decode is None:
+    raise ValueError(
+      "decode must be True or False in flax_attention_fn for one query and several keys with a mask of the "
+      "call, since the position of the query is unknown, got None"
+    )
+  if not is_array:
+    raise ValueError(
+      f"mask must be an array with decode=True, since it shows the position of the query, got {mask!r}"
+    )
+  allowed = with_rank(jnp.asarray(mask).astype(bool), 3).any((-3, -2))
+  start = jnp.broadcast_to(S - 1 - jnp.argmax(allowed[..., ::-1], axis=-1), leading)
+  return (
+    [mask_from(each, start, shape) for each in own_masks],
+    [bias_from(each, start, shape) for each in own_biases],
+  )
+
+
+def _matmul_precision(precision: Any) -> Any:
+  """Returns a context with the precision of products that a layer of Flax asks for, if any."""
+  if precision is None:
+    return contextlib.nullcontext()
+  if isinstance(precision, jax.lax.Precision):
+    precision = precision.name.lower()
+  if not isinstance(precision, str):
+    raise ValueError(f"precision must be None, a string or a jax.lax.Precision, got {precision!r}")
+  return jax.default_matmul_precision(precision)
