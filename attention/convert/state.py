@@ -1,25 +1,26 @@
 """A mapping from names to arrays, of which every array must be used."""
 
-from collections.abc import Mapping
+import copy
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-Linear = tuple[jax.Array, jax.Array | None]  # weight [X D], bias [X] or None
+from flax import linen as nn
 
 
 class State:
   """The arrays of a state whose names begin with a prefix; also records which were read.
 
   Attributes:
-    needs_biases: whether linear layers must have biases.
+    prefix: of the names that are read.
 
   Args:
     state: a mapping from names to arrays.
     prefix: of the names that are read.
-    needs_biases: as above.
+    needs_biases: whether a missing bias is an error, not zero.
     has_kernels: whether weights are [in out], as in GPT-2, instead of [out in], as in PyTorch.
     norm_offset: added to the weights of norms, as in Gemma.
   """
@@ -27,7 +28,7 @@ class State:
   def __init__(
     self,
     state: Mapping[str, Any],
-    prefix: str,
+    prefix: str = "",
     *,
     needs_biases: bool = False,
     has_kernels: bool = False,
@@ -38,77 +39,110 @@ class State:
         "state must be a mapping from names to arrays, such as module.state_dict(), "
         f"got {type(state).__name__}"
       )
-    # The published files of BERT have older names.
-    self._state = {
-      str(name).replace("Norm.gamma", "Norm.weight").replace("Norm.beta", "Norm.bias"): state[name]
-      for name in state
-    }
-    self._prefix, self._has_kernels, self._norm_offset = str(prefix), has_kernels, norm_offset
-    self.needs_biases = needs_biases
+    self._state = {_new_name(str(name)): state[name] for name in state}
+    self.prefix, self._needs_biases = str(prefix), needs_biases
+    self._has_kernels, self._norm_offset = has_kernels, norm_offset
     self._read: set[str] = set()
 
+  def within(self, prefix: str) -> "State":
+    """Returns the names of this state that begin with a further prefix. What it reads counts as read here."""
+    part = copy.copy(self)
+    part.prefix = self.prefix + prefix
+    return part
+
+  def before(self, suffix: str) -> "State":
+    """Returns the part of this state that has a name, which may have any prefix, such as "model."."""
+    found = [name for name in self._state if name.endswith(suffix)]
+    return self.within(min(found, key=len, default="").removesuffix(suffix))
+
+  def __contains__(self, name: str) -> bool:
+    return self.prefix + name in self._state
+
   def __getitem__(self, name: str) -> jax.Array:
-    name = self._prefix + name
+    name = self.prefix + name
     if name not in self._state:
-      names = sorted(other for other in self._state if other.startswith(self._prefix)) or [*self._state]
+      names = sorted(other for other in self._state if other.startswith(self.prefix)) or [*self._state]
       got = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "no names"
       raise ValueError(f"state must have the name {name!r}, got {got}")
     self._read.add(name)
     return tensor_to_array(name, self._state[name])
 
-  def get(self, name: str) -> jax.Array | None:
-    """Returns the array of a name, or None if it is missing."""
-    return self[name] if self._prefix + name in self._state else None
+  def array(self, name: str, *sizes: int | None) -> jax.Array:
+    """Returns an array with axes of the given sizes. None: any size.
 
-  def get_vector(self, name: str, size: int | None = None) -> jax.Array:
-    """Returns an array with one axis, of the given size if it is known."""
-    return self._check_shape(name, self[name], (size,))
-
-  def get_matrix(self, name: str, *, rows: int | None = None, columns: int | None = None) -> jax.Array:
-    """Returns an array with two axes, of the given sizes if they are known."""
-    return self._check_shape(name, self[name], (rows, columns))
-
-  def linear(self, name: str, *, rows: int | None = None, columns: int | None = None) -> Linear:
-    """Returns the weight and bias of a linear layer, with the given sizes if they are known."""
-    if self._has_kernels:
-      weight = self.get_matrix(f"{name}.weight", rows=columns, columns=rows).T
-    else:
-      weight = self.get_matrix(f"{name}.weight", rows=rows, columns=columns)
-    return weight, self._bias(name, weight)
-
-  def dense(self, name: str, *, rows: int | None = None, columns: int | None = None) -> dict[str, jax.Array]:
-    """Returns a linear layer as the parameters of `Linear`."""
-    weight, bias = self.linear(name, rows=rows, columns=columns)
-    return named("kernel", weight.T, bias)
-
-  def norm(self, name: str, width: int) -> dict[str, jax.Array]:
-    """Returns the parameters of a norm."""
-    weight = self.get_vector(f"{name}.weight", width)
-    if self._norm_offset:  # in float32, as in Gemma: bfloat16 would round small weights
-      weight = weight.astype(jnp.float32) + self._norm_offset
-    return named("scale", weight, self._bias(name, weight))
-
-  def _bias(self, name: str, weight: jax.Array) -> jax.Array | None:
-    bias = self[f"{name}.bias"] if self.needs_biases else self.get(f"{name}.bias")
-    return None if bias is None else self._check_shape(f"{name}.bias", bias, weight.shape[:1])
-
-  def _check_shape(self, name: str, array: jax.Array, sizes: tuple[int | None, ...]) -> jax.Array:
+    Raises:
+      ValueError: if it is missing or has another shape.
+    """
+    array = self[name]
     if array.ndim != len(sizes) or any(
       size not in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
     ):
-      if None in sizes:
-        allowed = f"axes [{' '.join('?' if size is None else str(size) for size in sizes)}]"
-      else:
-        allowed = f"shape {sizes}"
-      raise ValueError(f"{self._prefix}{name} must have {allowed}, got shape {array.shape}")
+      allowed = f"[{' '.join('?' if size is None else str(size) for size in sizes)}]"
+      raise ValueError(f"{self.prefix}{name} must have axes {allowed}, got shape {array.shape}")
     return array
 
+  def arrays_outside(self, *prefixes: str) -> dict[str, jax.Array]:
+    """Returns all arrays whose names do not begin with a prefix, by their names."""
+    return {name: self[name] for name in self._state if not name.startswith(prefixes)}
+
+  def split(self, name: str, *parts: str) -> None:
+    """Adds the parts of a linear layer that holds several ones, by further names, if it is there."""
+    for kind in ("weight", "bias"):
+      if f"{name}.{kind}" in self:
+        array = self[f"{name}.{kind}"]
+        axis = array.ndim - 1 if self._has_kernels else 0
+        if array.shape[axis] % len(parts):
+          raise ValueError(
+            f"{self.prefix}{name}.{kind} must have {len(parts)} equal parts, got {array.shape}"
+          )
+        for part, value in zip(parts, jnp.split(array, len(parts), axis), strict=True):
+          self._state[f"{self.prefix}{part}.{kind}"] = value
+
+  def params(self, shapes: Any, names: Mapping[str, str]) -> Any:
+    """Returns the parameters of a module.
+
+    Args:
+      shapes: their shapes, a tree of arrays or of `jax.ShapeDtypeStruct`.
+      names: the name in the state of each submodule, by its path, such as "attention/query".
+    """
+    return jax.tree_util.tree_map_with_path(
+      lambda path, leaf: self._param([key.key for key in path], leaf, names), shapes
+    )
+
+  def _param(self, path: list[str], leaf: Any, names: Mapping[str, str]) -> jax.Array:
+    """Returns a parameter: a kernel from a transposed weight, a scale of a norm, a bias, or another one."""
+    *module, kind = path
+    name = f"{names['/'.join(module)]}.{'weight' if kind in ('kernel', 'scale') else kind}"
+    if kind == "bias" and name not in self and not self._needs_biases:
+      return jnp.zeros(leaf.shape, leaf.dtype)
+    if kind != "kernel":
+      array = self.array(name, math.prod(leaf.shape)).reshape(leaf.shape)
+      # The offset is added in float32, as in Gemma: bfloat16 would round small weights.
+      return array.astype(jnp.float32) + self._norm_offset if kind == "scale" and self._norm_offset else array
+    axes_in = leaf.ndim - 1 if module[-1] == "out" else 1
+    rows, columns = math.prod(leaf.shape[:axes_in]), math.prod(leaf.shape[axes_in:])
+    array = self.array(name, rows, columns) if self._has_kernels else self.array(name, columns, rows).T
+    return array.reshape(leaf.shape)
+
   def check_all_read(self, *ignored: str, suffix: str = "") -> None:
-    """Raises ValueError if names with the prefix and suffix were not read, but for buffers to be ignored."""
-    known = self._read | {self._prefix + name for name in ignored}
-    names = [name for name in self._state if name.startswith(self._prefix) and name.endswith(suffix)]
-    if more := sorted({*names} - known):
+    """Raises ValueError if names with the prefix and suffix were not read, and do not end with `ignored`."""
+    names = {name for name in self._state if name.startswith(self.prefix) and name.endswith(suffix)}
+    if more := sorted(name for name in names - self._read if not name.endswith(ignored)):
       raise ValueError(f"unexpected parameters in state, which the layer lacks: {', '.join(more[:8])}")
+
+
+def _new_name(name: str) -> str:
+  """Returns names of BERT's files and of PyTorch's attention as other ones: module.weight, module.bias."""
+  name = name.replace("Norm.gamma", "Norm.weight").replace("Norm.beta", "Norm.bias")
+  return name.replace("proj_weight", "proj.weight").replace("proj_bias", "proj.bias")
+
+
+def variables_of(
+  module: nn.Module, parts: Iterable[State], names: Mapping[str, str], *inputs: jax.Array
+) -> tuple[dict[str, Any], ...]:
+  """Returns the variables of a module from each part of a state; see `State.params`."""
+  shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"]
+  return tuple({"params": part.params(shapes, names)} for part in parts)
 
 
 def tensor_to_array(name: str, value: Any) -> jax.Array:
@@ -126,8 +160,3 @@ def tensor_to_array(name: str, value: Any) -> jax.Array:
     got = getattr(array, "dtype", type(value).__name__)
     raise ValueError(f"{name} must be a floating-point array, got {got}")
   return jnp.asarray(array, dtype)
-
-
-def named(name: str, array: jax.Array, bias: jax.Array | None) -> dict[str, jax.Array]:
-  """Returns parameters of a layer: an array, and its bias if there is one."""
-  return {name: array} | ({} if bias is None else {"bias": bias})

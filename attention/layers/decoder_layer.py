@@ -58,6 +58,8 @@ class DecoderLayer(TransformerLayer):
       dropout_rate=self.dropout_rate, implementation=self.implementation, **options
     )
     self.cross_attention_norm = self.norm_cls(**dtypes)
+    if self.norm_position == "both":
+      self.cross_attention_out_norm = self.norm_cls(**dtypes)
     self.cross_attention_dropout = nn.Dropout(self.dropout_rate)
 
   def __call__(
@@ -121,18 +123,14 @@ class DecoderLayer(TransformerLayer):
     deterministic = is_deterministic(self, deterministic)
     causal = masks.causal() if mask is None else masks.causal() & mask
     attend = functools.partial(self.attention, mask=causal, bias=bias, cache=cache)
-    hidden, *caches = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
+    hidden, *caches = self._join("attention", attend, inputs, deterministic)
     attend = functools.partial(
       self.cross_attention.attend_with_kv,
       keys_values=keys_values,
       mask=source_mask,
       return_weights=return_weights,
     )
-    hidden, *weights = self._join(
-      attend, self.cross_attention_norm, self.cross_attention_dropout, hidden, deterministic
-    )
-    (outputs,) = self._join(
-      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, hidden, deterministic
-    )
+    hidden, *weights = self._join("cross_attention", attend, hidden, deterministic)
+    (outputs,) = self._join("feed_forward", self.feed_forward, hidden, deterministic)
     extras = (*weights, *caches)
     return (outputs, *extras) if extras else outputs

@@ -74,8 +74,8 @@ class TransformerLayer(nn.Module):
   norm_cls: Callable[..., nn.Module] = LayerNorm
 
   def setup(self):
-    if self.norm_position not in ("pre", "post"):
-      raise ValueError(f"norm_position must be pre or post, got {self.norm_position!r}")
+    if self.norm_position not in ("pre", "post", "both"):
+      raise ValueError(f"norm_position must be pre, post or both, got {self.norm_position!r}")
     dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
     self.attention = self.self_attention_cls(
       num_heads=self.num_heads, dropout_rate=self.dropout_rate, implementation=self.implementation, **dtypes
@@ -83,6 +83,8 @@ class TransformerLayer(nn.Module):
     self.feed_forward = self.feed_forward_cls(self.mlp_dim, self.dropout_rate, **dtypes)
     self.attention_norm = self.norm_cls(**dtypes)
     self.feed_forward_norm = self.norm_cls(**dtypes)
+    if self.norm_position == "both":
+      self.attention_out_norm, self.feed_forward_out_norm = (self.norm_cls(**dtypes) for _ in range(2))
     # Explicit names, because random numbers depend on them.
     self.attention_dropout = nn.Dropout(self.dropout_rate, name="Dropout_0")
     self.feed_forward_dropout = nn.Dropout(self.dropout_rate, name="Dropout_1")
@@ -91,16 +93,24 @@ class TransformerLayer(nn.Module):
     """Returns an empty cache with `max_length` slots for inputs with these shapes, [... S D]."""
     return self.attention.init_cache(inputs, max_length)
 
-  def _join(
-    self, sublayer: Callable, norm: Any, dropout: nn.Dropout, inputs: jax.Array, deterministic: bool
-  ) -> tuple[Any, ...]:
-    """Applies a sublayer with dropout, a residual connection and a norm; returns its other results too."""
-    results = sublayer(norm(inputs) if self.norm_position == "pre" else inputs, deterministic=deterministic)
+  def _join(self, name: str, sublayer: Callable, inputs: jax.Array, deterministic: bool) -> tuple[Any, ...]:
+    """Applies a sublayer with dropout, a residual connection and norms; returns its other results too.
+
+    Args:
+      name: of the sublayer, by which its norms and its dropout are found.
+      sublayer: a function of the normalized inputs.
+      inputs: [... T D].
+      deterministic: whether dropout is off.
+    """
+    norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
+    results = sublayer(inputs if self.norm_position == "post" else norm(inputs), deterministic=deterministic)
     update, *extras = results if isinstance(results, tuple) else (results,)
+    if self.norm_position == "both":
+      update = getattr(self, f"{name}_out_norm")(update)
     update = dropout(update, deterministic=deterministic)
     inputs, update = promote(inputs, update, dtype=self.dtype)
     outputs = inputs + update
-    return (outputs if self.norm_position == "pre" else norm(outputs), *extras)
+    return (norm(outputs) if self.norm_position == "post" else outputs, *extras)
 
 
 class EncoderLayer(TransformerLayer):
@@ -108,6 +118,7 @@ class EncoderLayer(TransformerLayer):
 
       post-norm:  x = norm(x + sublayer(x))
       pre-norm:   x = x + sublayer(norm(x))
+      both:       x = x + out_norm(sublayer(norm(x)))
 
   With a causal mask and a cache, it is the layer of a decoder-only language model.
 
@@ -118,7 +129,7 @@ class EncoderLayer(TransformerLayer):
     num_heads: N.
     mlp_dim: F.
     dropout_rate: probability of dropping an attention weight, a hidden unit, or an output unit of a sublayer.
-    norm_position: "pre" or "post".
+    norm_position: "pre", "post" or "both" (Gemma 2).
     implementation: as in `attend`.
     dtype: as in `MultiHeadAttention`; also the dtype of the output.
     param_dtype: as in `MultiHeadAttention`.
@@ -189,8 +200,6 @@ class EncoderLayer(TransformerLayer):
     attend = functools.partial(
       self.attention, mask=mask, bias=bias, cache=cache, return_weights=return_weights
     )
-    hidden, *extras = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
-    (outputs,) = self._join(
-      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, hidden, deterministic
-    )
+    hidden, *extras = self._join("attention", attend, inputs, deterministic)
+    (outputs,) = self._join("feed_forward", self.feed_forward, hidden, deterministic)
     return (outputs, *extras) if extras else outputs

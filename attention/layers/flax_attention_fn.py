@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import flax
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -111,22 +112,18 @@ def flax_attention_fn(
     )
     if options.dropout is not None and broadcast_dropout:
       options = dataclasses.replace(options, dropout=dataclasses.replace(options.dropout, is_shared=True))
-    with _matmul_precision(precision):
+    precisions = (
+      contextlib.nullcontext() if precision is None else jax.default_matmul_precision(str(precision).lower())
+    )
+    with precisions:
       output = attend_heads_checked(queries, keys, values, options, settings=settings)
     if module is not None:
-      module.sow(_intermediates(module), "attention_weights", output.weights)
+      # A module of NNX has imported flax.nnx, which takes 0.3 s.
+      collection = "intermediates" if isinstance(module, nn.Module) else flax.nnx.Intermediate  # type: ignore
+      module.sow(collection, "attention_weights", output.weights)
     return jnp.swapaxes(output.context, -3, -2).astype(out_dtype)
 
   return attention_fn
-
-
-def _intermediates(module: Any) -> Any:
-  """Returns the collection of intermediate values of a module of Flax, linen or NNX."""
-  if isinstance(module, nn.Module):
-    return "intermediates"
-  from flax import nnx  # here, since it takes 0.3 s to import
-
-  return nnx.Intermediate
 
 
 def _from_query_position(
@@ -165,14 +162,3 @@ def _from_query_position(
     [mask_from(each, start, shape) for each in own_masks],
     [bias_from(each, start, shape) for each in own_biases],
   )
-
-
-def _matmul_precision(precision: Any) -> Any:
-  """Returns a context with the precision of products that a layer of Flax asks for, if any."""
-  if precision is None:
-    return contextlib.nullcontext()
-  if isinstance(precision, jax.lax.Precision):
-    precision = precision.name.lower()
-  if not isinstance(precision, str):
-    raise ValueError(f"precision must be None, a string or a jax.lax.Precision, got {precision!r}")
-  return jax.default_matmul_precision(precision)

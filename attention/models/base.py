@@ -68,7 +68,7 @@ class TransformerModel(nn.Module):
     num_heads: N, which must divide D.
     mlp_dim: F.
     dropout_rate: as in `EncoderLayer` and `DecoderLayer`, and after the embedding.
-    norm_position: "pre" or "post". With "pre", the output of the last layer is normalized, too.
+    norm_position: as in `EncoderLayer`. Unless it is "post", the output of the last layer is normalized, too.
     implementation: as in `attend`.
     variational_dropout: if True, a unit of the embedding is dropped at all positions of a sentence or at
       none.

@@ -132,7 +132,7 @@ class TransformerEncoder(TransformerModel):
       )
       layer, *extras = output if return_weights else (output,)
       weights += extras
-    memory = LayerNorm(name="norm")(layer) if self.norm_position == "pre" else layer
+    memory = LayerNorm(name="norm")(layer) if self.norm_position != "post" else layer
     total = jnp.einsum("BSD,BS->BD", memory, is_valid.astype(memory.dtype))
     count = jnp.maximum(source_lengths, 1).astype(memory.dtype)
     encoded = Encoded(memory=memory, final_state=total / count[:, None])

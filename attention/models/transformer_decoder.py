@@ -53,7 +53,7 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
     ]
     is_relative = self.position_encoding == "relative"
     self.relative = RelativeBias(self.num_heads, bidirectional=False) if is_relative else None
-    self.final_norm = LayerNorm(name="norm") if self.norm_position == "pre" else None
+    self.final_norm = LayerNorm(name="norm") if self.norm_position != "post" else None
     self.dropout = unit_dropout(self.dropout_rate, variational=self.variational_dropout)
     self.drop_words = WordDropout(self.word_dropout_rate)
 

@@ -1,6 +1,7 @@
-"""Converted parameters give the numbers of the original layers, which tests/data/make_references.py wrote."""
+"""Converted parameters give the numbers of the original models, which tests/data/make_references.py wrote."""
 
 import functools
+import json
 import pathlib
 import types
 
@@ -12,10 +13,24 @@ import pytest
 from flax import linen as nn
 
 import attention
-from attention import convert, masks, positions
+from attention import convert
+from examples import bert, language_model, t5
 
 REFERENCES = np.load(pathlib.Path(__file__).parents[1] / "data" / "references.npz")
 INPUTS = "inputs", "queries", "keys", "values", "outputs"
+NOT_IN_STATE = (
+  *INPUTS,
+  *(
+    "config",
+    "greedy",
+    "input_ids",
+    "decoder_input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "outputs_0",
+    "outputs_1",
+  ),
+)
 gelu = functools.partial(nn.gelu, approximate=False)
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
 
@@ -23,7 +38,7 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-
 def reference(name):
   """Returns the inputs and outputs of a layer, and its state."""
   arrays = {key.removeprefix(f"{name}/"): REFERENCES[key] for key in REFERENCES if key.startswith(f"{name}/")}
-  return arrays, {key: array for key, array in arrays.items() if key not in INPUTS}
+  return arrays, {key: array for key, array in arrays.items() if key not in NOT_IN_STATE}
 
 
 def state_of(name, changes=()):
@@ -41,63 +56,21 @@ def encoder_layer(epsilon=1e-5, activation=nn.relu, norm_position="pre"):
   )
 
 
-def llama_layer(num_heads=2, num_key_value_heads=1, activation=nn.silu, mlp_bias=False, **options):
-  self_attention = functools.partial(
-    attention.MultiHeadAttention,
-    num_key_value_heads=num_key_value_heads,
-    position_fn=positions.rotary,
-    **{"use_bias": False, **options},
-  )
-  return attention.EncoderLayer(
-    num_heads=num_heads,
-    mlp_dim=20,
-    self_attention_cls=self_attention,
-    feed_forward_cls=functools.partial(
-      attention.FeedForward, activation=activation, use_gate=True, use_bias=mlp_bias
-    ),
-    norm_cls=attention.RMSNorm,
-  )
-
-
 MHA = functools.partial(convert.torch_multi_head_attention, num_heads=3)
 ENCODER = functools.partial(convert.torch_encoder_layer, num_heads=3)
-BERT, GPT2 = (
-  functools.partial(function, num_heads=3) for function in (convert.bert_layer, convert.gpt2_layer)
-)
-LLAMA = functools.partial(convert.llama_layer, num_heads=2, num_key_value_heads=1)
-LLAMA_OF_FOUR = functools.partial(convert.llama_layer, num_heads=4, num_key_value_heads=2)
-causal = {"mask": masks.causal()}
 
 
 @pytest.mark.parametrize(
-  ("name", "function", "layer", "options"),
+  ("name", "function", "layer"),
   [
-    ("encoder_post", ENCODER, encoder_layer(norm_position="post"), {}),
-    ("encoder_pre", ENCODER, encoder_layer(activation=gelu), {}),
-    ("bert", BERT, encoder_layer(1e-12, gelu, "post"), {}),
-    ("gpt2", GPT2, encoder_layer(activation=nn.gelu), causal),
-    ("llama", LLAMA_OF_FOUR, llama_layer(4, 2), causal),
-    ("llama_biases", LLAMA, llama_layer(use_bias=True, mlp_bias=True), causal),
-    ("qwen2", LLAMA, llama_layer(use_bias=True), causal),
-    ("qwen3", LLAMA, llama_layer(qkv_features=12, qk_norm_cls=attention.RMSNorm), causal),
-    (
-      "gemma",
-      functools.partial(LLAMA, norm_offset=1),
-      llama_layer(qkv_features=12, activation=nn.gelu),
-      causal,
-    ),
-    ("mha", MHA, attention.MultiHeadAttention(3), {}),
-    ("zero_attn", MHA, attention.MultiHeadAttention(3, normalizer=attention.Softmax(0.0)), {}),
-    ("cross", MHA, attention.MultiHeadAttention(3, use_bias=False), {}),
-    (
-      "t5",
-      functools.partial(convert.t5_attention, num_heads=3),
-      attention.MultiHeadAttention(3, qkv_features=15, use_bias=False, score=attention.ScaledDotProduct(1.0)),
-      {"bias": positions.RelativePositionBias(convert.t5_bias_table(reference("t5")[1]), max_distance=16)},
-    ),
+    ("encoder_post", ENCODER, encoder_layer(norm_position="post")),
+    ("encoder_pre", ENCODER, encoder_layer(activation=gelu)),
+    ("mha", MHA, attention.MultiHeadAttention(3)),
+    ("zero_attn", MHA, attention.MultiHeadAttention(3, normalizer=attention.Softmax(0.0))),
+    ("cross", MHA, attention.MultiHeadAttention(3, use_bias=False)),
   ],
 )
-def test_layers_give_the_original_outputs(name, function, layer, options):
+def test_layers_give_the_original_outputs(name, function, layer):
   given, state = reference(name)
   arguments = [given[key] for key in INPUTS[:-1] if key in given]
   arguments = arguments[:1] if name in ("mha", "zero_attn") else arguments
@@ -106,8 +79,93 @@ def test_layers_give_the_original_outputs(name, function, layer, options):
   )
   shapes = jax.eval_shape(layer.init, jax.random.key(0), *arguments)
   chex.assert_trees_all_equal_shapes(variables, shapes)
-  outputs = jax.jit(functools.partial(layer.apply, **options))(variables, *arguments)
+  outputs = jax.jit(layer.apply)(variables, *arguments)
   assert_close(outputs, given["outputs"])
+
+
+LLAMAS = ("llama", "llama_biases", "llama_3", "llama_yarn", "llama_linear")
+LLAMAS = (*LLAMAS, "mistral", "qwen2", "qwen3", "gemma", "gemma2", "stablelm")
+
+
+def model_of(name, changes=(), **options):
+  """Returns the model of a reference, with changes of its state and its config."""
+  functions = {"gpt2": convert.gpt2, "bert": convert.bert, "t5": convert.t5}
+  function = functions.get(name.split("_")[0], convert.llama)
+  return function(config_of(name) | options, state_of(name, changes))
+
+
+def config_of(name):
+  return json.loads(str(REFERENCES[f"{name}/config"]))
+
+
+def assert_logits_close(actual, desired):
+  np.testing.assert_allclose(actual, desired, rtol=0, atol=1e-5 * np.max(np.abs(desired)))
+
+
+@pytest.mark.parametrize("name", [*LLAMAS, "gpt2"])
+def test_language_models(name):
+  given, _ = reference(name)
+  model = model_of(name)
+
+  @jax.jit
+  def run(params):
+    replaced, tokens = model._replace(params=params), given["input_ids"].astype(int)
+    return language_model.forward(replaced, tokens, language_model.init_caches(replaced, *tokens.shape))[0]
+
+  assert_logits_close(run(model.params), given["outputs"])
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt2"])
+def test_greedy_tokens(name):
+  given, _ = reference(name)
+  model = model_of(name)
+
+  @jax.jit
+  def run(params):
+    prompt = given["input_ids"][:, :7].astype(int)
+    replaced = model._replace(params=params)
+    return language_model.continue_greedily(replaced, prompt, given["greedy"].shape[1])
+
+  np.testing.assert_array_equal(run(model.params), given["greedy"])
+
+
+def test_gpt_oss_attention():
+  given, state = reference("gpt_oss")
+  model = convert.gpt_oss_attention(config_of("gpt_oss"), state)
+  for i, (variables, mask) in enumerate(zip(model.params["layers"], model.masks, strict=True)):
+    assert_close(model.layer.apply(variables, given["inputs"], mask=mask), given[f"outputs_{i}"])
+
+
+def test_bert():
+  given, _ = reference("bert_masked")
+  keep, tokens = given["attention_mask"].astype(bool), given["input_ids"].astype(int)
+  types, lengths = given["token_type_ids"].astype(int), keep.sum(axis=1)
+  model, base = model_of("bert_masked"), model_of("bert")
+  with jax.numpy_rank_promotion("allow"):
+    vectors, _ = bert.encode(model, tokens, lengths, types)
+    assert_close(bert.masked_token_logits(model, vectors)[keep], given["outputs"][keep])
+    assert_close(bert.encode(base, tokens, lengths, types)[0][keep], reference("bert")[0]["outputs"][keep])
+  assert base.params["heads"].keys() == {"pooler.dense.weight", "pooler.dense.bias"}
+
+
+@pytest.mark.parametrize("name", ["t5", "t5_gated"])
+def test_t5(name):
+  given, _ = reference(name)
+  encoder, decoder = model_of(name)
+  sources, lengths = given["input_ids"].astype(int), given["attention_mask"].astype(int).sum(axis=1)
+
+  @jax.jit
+  def run(encoder_params, decoder_params):
+    parts = encoder._replace(params=encoder_params), decoder._replace(params=decoder_params)
+    targets = given["decoder_input_ids"].astype(int)
+    state = t5.init_state(parts[1], t5.encode(parts[0], sources, lengths), targets.shape[1])
+    logits, *_ = t5.decode(parts[1], targets, *state, lengths)
+    return logits, t5.translate(*parts, sources, lengths, given["greedy"].shape[1], eos_id=-1)
+
+  logits, (tokens, weights) = run(encoder.params, decoder.params)
+  assert_logits_close(logits, given["outputs"])
+  np.testing.assert_array_equal(tokens, given["greedy"])
+  assert_close(np.sum(weights, axis=-1), 1)
 
 
 def test_old_names_of_bert():
@@ -116,7 +174,7 @@ def test_old_names_of_bert():
     name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): state[name] for name in state
   }
   assert old.keys() != state.keys()
-  chex.assert_trees_all_equal(BERT(old), BERT(state))
+  chex.assert_trees_all_equal(convert.bert(config_of("bert"), old).params, model_of("bert").params)
 
 
 def tensor(array):
@@ -126,17 +184,22 @@ def tensor(array):
   return result
 
 
-def test_bfloat16_tensors_keep_their_dtype():
-  converted = LLAMA_OF_FOUR({name: tensor(array) for name, array in state_of("llama").items()})
-  desired = jax.tree.map(lambda array: array.astype(jnp.bfloat16), LLAMA_OF_FOUR(state_of("llama")))
-  chex.assert_trees_all_equal(converted, desired)
-  chex.assert_trees_all_equal_dtypes(converted, desired)
-
-
-def test_offsets_of_norms_are_not_rounded():
-  state = {name: array.astype(jnp.bfloat16) for name, array in state_of("gemma").items()}
-  scale = LLAMA(state, norm_offset=1)["params"]["attention_norm"]["scale"]
-  np.testing.assert_array_equal(scale, 1 + np.float32(state["input_layernorm.weight"]))
+@pytest.mark.parametrize("name", ["gemma", "gpt2"])
+def test_bfloat16(name):
+  given, state = reference(name)
+  state = {key: tensor(array) for key, array in state.items()}
+  function = convert.gpt2 if name == "gpt2" else convert.llama
+  model = function(config_of(name), state)
+  kernel = model.params["layers"][0]["params"]["attention"]["query"]["kernel"]
+  assert kernel.dtype == model.layer.dtype == jnp.bfloat16
+  if name == "gemma":  # 1 + w is not rounded
+    scale = model.params["layers"][0]["params"]["attention_norm"]["scale"]
+    weight = reference(name)[1]["model.layers.0.input_layernorm.weight"]
+    np.testing.assert_array_equal(scale, 1 + np.float32(weight.astype(jnp.bfloat16)))
+  tokens = given["input_ids"].astype(int)
+  logits, _, _ = language_model.forward(model, tokens, language_model.init_caches(model, *tokens.shape))
+  assert logits.dtype == jnp.bfloat16
+  assert_close(logits.astype(np.float32), given["outputs"], atol=0.05 * np.max(np.abs(given["outputs"])))
 
 
 def test_torch_gru():
@@ -165,6 +228,13 @@ def test_gru_layers_are_numbered():
     convert.torch_gru(cell, layer=-1)
 
 
+LLAMA, BERT = (
+  functools.partial(function, config_of(name))
+  for name, function in (("llama", convert.llama), ("bert", convert.bert))
+)
+LLAMA_STATE = state_of("llama")
+
+
 @pytest.mark.parametrize(
   ("function", "state", "message"),
   [
@@ -172,36 +242,12 @@ def test_gru_layers_are_numbered():
     (BERT, "model.safetensors", "state must be a mapping .*, got str"),
     (BERT, {}, "state must have the name .*, got no names"),
     (BERT, dict.fromkeys("abcdefghi", np.zeros(1)), "state must have .*, got a, b, c, d, e, f, g, h, …$"),
-    (
-      functools.partial(GPT2, prefix="h."),
-      state_of("mha"),
-      r"the name 'h\.attn\.c_proj\.weight', got in_proj_weight, ",
-    ),
-    (
-      functools.partial(MHA, num_heads=5),
-      state_of("mha"),
-      "num_heads must divide .* of all heads, 12, got 5",
-    ),
-    (
-      functools.partial(convert.llama_layer, num_heads=4),
-      state_of("llama"),
-      r"the key weight must have 4 heads of 6 rows, got \(12, 24\)",
-    ),
-    (
-      LLAMA_OF_FOUR,
-      state_of("llama", {"self_attn.k_proj.weight": np.zeros((12, 5))}),
-      r"must have 24 columns, got shape \(12, 5\)",
-    ),
-    (
-      functools.partial(LLAMA, norm_offset=np.inf),
-      state_of("llama"),
-      "norm_offset must be a finite number, got inf",
-    ),
+    (functools.partial(MHA, num_heads=5), state_of("mha"), "num_heads must divide qkv_features"),
     # Of an LSTM.
     (
       convert.torch_gru,
       {"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2))},
-      r"weight_hh_l0 must have axes \[6 \?\], got shape \(8, 2\)",
+      r"weight_hh_l0 must have axes \[6 2\], got shape \(8, 2\)",
     ),
   ],
 )
@@ -211,28 +257,95 @@ def test_invalid_states_raise(function, state, message):
 
 
 MISSING, UNEXPECTED = "state must have the name", "unexpected parameters in state, which the layer lacks:"
+LAYER = "model.layers.1."
 
 
 @pytest.mark.parametrize(
   ("function", "layer", "name", "array", "message"),
   [
-    (BERT, "bert", "output.dense.bias", None, MISSING),
-    (GPT2, "gpt2", "attn.c_attn.bias", None, MISSING),
-    (MHA, "mha", "in_proj_weight", None, MISSING),
+    (MHA, "mha", "out_proj.bias", None, MISSING),
     (convert.torch_gru, "gru", "bias_ih_l0", None, MISSING),
-    (MHA, "mha", "in_proj_weight", "a", "must be a floating-point array, got <U1"),
-    (MHA, "mha", "in_proj_bias", np.zeros(36, np.int8), "must be a floating-point array, got int8"),
+    (MHA, "mha", "out_proj.weight", "a", "must be a floating-point array, got <U1"),
+    (MHA, "mha", "out_proj.bias", np.zeros(36, np.int8), "must be a floating-point array, got int8"),
     (MHA, "mha", "bias_v", np.zeros(3), UNEXPECTED),
     (ENCODER, "encoder_pre", "norm3.weight", np.zeros(3), UNEXPECTED),
     (ENCODER, "encoder_pre", "attn.bias", np.zeros(3), UNEXPECTED),
     (convert.torch_gru, "gru", "weight_hr_l0", np.zeros(3), UNEXPECTED),
-    (ENCODER, "encoder_pre", "linear1.bias", np.zeros(3), r"must have shape \(20,\), got shape \(3,\)"),
-    (ENCODER, "encoder_pre", "linear1.weight", np.zeros(3), r"must have axes \[\? 12\], got shape \(3,\)"),
-    (ENCODER, "encoder_pre", "linear2.weight", np.zeros((12, 3)), r"shape \(12, 20\), got shape \(12, 3\)"),
-    (ENCODER, "encoder_pre", "norm1.weight", np.zeros(3), r"must have shape \(12,\), got shape \(3,\)"),
+    (ENCODER, "encoder_pre", "linear1.bias", np.zeros(3), r"must have axes \[20\], got shape \(3,\)"),
+    (ENCODER, "encoder_pre", "linear1.weight", np.zeros(3), r"must have axes \[\? \?\], got shape \(3,\)"),
+    (ENCODER, "encoder_pre", "linear2.weight", np.zeros((12, 3)), r"\[12 20\], got shape \(12, 3\)"),
+    (ENCODER, "encoder_pre", "norm1.weight", np.zeros(3), r"must have axes \[12\], got shape \(3,\)"),
+    (BERT, "bert", "encoder.layer.1.output.dense.bias", None, MISSING),
+    (BERT, "bert", "encoder.layer.2.output.dense.bias", np.zeros(8), UNEXPECTED),
+    (LLAMA, "llama", f"{LAYER}mlp.up_proj.weight", None, MISSING),
+    (LLAMA, "llama", f"{LAYER}mlp.up_proj.weight", np.zeros((6, 7)), r"\[6 8\], got shape \(6, 7\)"),
+    (LLAMA, "llama", f"{LAYER}self_attn.k_proj.weight", np.zeros((8, 8)), r"\[4 8\], got shape \(8, 8\)"),
+    (LLAMA, "llama", f"{LAYER}self_attn.sinks", np.zeros(4), UNEXPECTED),
+    (LLAMA, "llama", "model.layers.2.mlp.up_proj.weight", np.zeros((6, 8)), UNEXPECTED),
+    (LLAMA, "llama", "score.weight", np.zeros((2, 8)), UNEXPECTED),
   ],
 )
 def test_missing_and_invalid_arrays_raise(function, layer, name, array, message):
   with pytest.raises(ValueError, match=message) as caught:
     function(state_of(layer, {name: array}))
   assert name in str(caught.value)
+
+
+def test_missing_biases_are_zero():
+  name = "model.layers.0.self_attn.k_proj.bias"
+  params = model_of("llama_biases", {name: None}).params["layers"][0]["params"]["attention"]
+  assert not np.any(params["key"]["bias"]) and np.all(params["query"]["bias"])
+
+
+def test_buffers_are_ignored():
+  buffers = {
+    "model.rotary_emb.inv_freq": np.zeros(2),
+    "model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(2),
+  }
+  chex.assert_trees_all_equal(model_of("llama", buffers).params, model_of("llama").params)
+  buffers = {
+    "transformer.h.0.attn.bias": np.zeros((1, 1, 3, 3)),
+    "transformer.h.0.attn.masked_bias": np.zeros(()),
+  }
+  chex.assert_trees_all_equal(model_of("gpt2", buffers).params, model_of("gpt2").params)
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "message"),
+  [
+    ("llama", {"model_type": "olmo"}, "model_type in config must be llama or mistral or .*, got 'olmo'"),
+    ("llama", {"hidden_act": "swish"}, "activation in config must be one of relu, .*, got 'swish'"),
+    ("llama", {"num_attention_heads": None}, "config must have 'num_attention_heads', got "),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type in config must be .*, got 'dynamic'"),
+    ("llama_yarn", {"rope_parameters": {"rope_type": "yarn", "mscale": 1}}, r"for 'yarn': \['mscale'\]"),
+    ("gemma2", {"layer_types": ["chunked"] * 2}, "layer_types in config must be 2 of"),
+    ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual in config must be False, got True"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "must be False, got True"),
+    ("bert", {"position_embedding_type": "relative_key"}, "must be absolute, got 'relative_key'"),
+  ],
+)
+def test_unsupported_configs_raise(name, options, message):
+  with pytest.raises(ValueError, match=message):
+    model_of(name, **options)
+
+
+def test_config_must_be_a_mapping():
+  with pytest.raises(ValueError, match=r"config must be a mapping, .*, got str"):
+    convert.llama("config.json", {})
+
+
+def test_configs_of_earlier_versions():
+  # Files of Transformers 4 have other names for rotary embeddings, and no types of layers.
+  config = config_of("llama_yarn")
+  rope = config.pop("rope_parameters")
+  old = {"type": "yarn", "factor": rope["factor"], "original_max_position_embeddings": 8}
+  model = convert.llama(
+    config | {"rope_theta": rope["rope_theta"], "rope_scaling": old}, state_of("llama_yarn")
+  )
+  rotated = [
+    each.layer.self_attention_cls.keywords["position_fn"](np.ones((13, 4)))
+    for each in (model, model_of("llama_yarn"))
+  ]
+  assert_close(*rotated)
+  for name in ("qwen2", "gemma2"):
+    assert str(model_of(name, layer_types=None).masks) == str(model_of(name).masks)

@@ -85,15 +85,16 @@ def multi_head(params, queries, sources, *, mask=True, bias=0.0, rotates=False, 
 def sublayer(params, name, norm_position, inputs, function):
   """Returns a sublayer's output, with a residual connection and a norm, and its other results."""
   module, norm = params[name], params[f"{name}_norm"]
-  if norm_position == "pre":
+  if norm_position in ("pre", "both"):
     update, *others = function(module, layer_norm(norm, inputs))
+    update = layer_norm(params[f"{name}_out_norm"], update) if norm_position == "both" else update
     return inputs + update, *others
   update, *others = function(module, inputs)
   return layer_norm(norm, inputs + update), *others
 
 
 def encoder_layer(params, inputs, norm, **options):
-  """Returns the output [... S D]; `norm` is "pre" or "post", the options are those of `multi_head`."""
+  """Returns the output [... S D]; `norm` is "pre", "post" or "both", the options are those of `multi_head`."""
   hidden, _ = sublayer(params, "attention", norm, inputs, lambda p, x: multi_head(p, x, x, **options))
   return sublayer(params, "feed_forward", norm, hidden, lambda p, x: [feed_forward(p, x)])[0]
 
@@ -143,7 +144,7 @@ def transformer_encoder(params, tokens, norm_position="pre", position_encoding="
   layer, options = transformer_input(params, tokens, position_encoding, bidirectional=True)
   for layer_params in layers_of(params, "layer"):
     layer = encoder_layer(layer_params, layer, norm_position, **options)
-  layer = layer_norm(params["norm"], layer) if norm_position == "pre" else layer
+  layer = layer_norm(params["norm"], layer) if norm_position != "post" else layer
   return layer, layer.mean(axis=0)
 
 
@@ -160,7 +161,7 @@ def transformer_decoder(params, memory, targets, norm_position="pre", position_e
   for layer_params in layers_of(params, "layer"):
     layer, layer_weights = decoder_layer(layer_params, layer, memory, norm_position, **options)
     weights.append(layer_weights)
-  layer = layer_norm(params["norm"], layer) if norm_position == "pre" else layer
+  layer = layer_norm(params["norm"], layer) if norm_position != "post" else layer
   return logits_of(params, layer), np.stack(weights)
 
 

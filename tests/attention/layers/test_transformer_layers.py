@@ -40,7 +40,7 @@ modules = pytest.mark.parametrize("name", MODULES)
 assert_close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post", "both"])
 def test_encoder_layer_matches_formula(norm_position):
   layer = EncoderLayer(norm_position=norm_position, self_attention_cls=ROTATING)
   variables = random_parameters(layer, INPUTS)
@@ -52,7 +52,7 @@ def test_encoder_layer_matches_formula(norm_position):
   assert_close(actual, reference.encoder_layer(params, inputs, norm_position, rotates=True, **options))
 
 
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post", "both"])
 def test_decoder_layer_matches_formula(norm_position):
   layer = DecoderLayer(norm_position=norm_position, self_attention_cls=ROTATING)
   variables = random_parameters(layer, INPUTS, SOURCES)
@@ -182,7 +182,7 @@ def test_parameters_stay_float32_under_x64(name, float64):
 @pytest.mark.parametrize(
   ("layer", "inputs", "message"),
   [
-    (EncoderLayer(norm_position="Pre"), INPUTS, "norm_position must be pre or post, got 'Pre'"),
+    (EncoderLayer(norm_position="Pre"), INPUTS, "norm_position must be pre, post or both, got 'Pre'"),
     (attention.EncoderLayer(5, 7), INPUTS, "qkv_features=12, num_heads=5"),
     (EncoderLayer(), None, "^inputs must be an array, got None"),
     (EncoderLayer(), np.ones(12, np.float32), r"must have axes \[\.\.\. [ST] D\], got shape \(12,\)"),

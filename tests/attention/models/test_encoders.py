@@ -227,7 +227,7 @@ def test_initial_embedding_variance():
   ("encoder", "message"),
   [
     (attention.TransformerEncoder(13, 7, num_heads=1), "width must be even, got 7"),
-    (transformer(norm_position="none"), "norm_position must be pre or post, got 'none'"),
+    (transformer(norm_position="none"), "norm_position must be pre, post or both, got 'none'"),
     (transformer(position_encoding="learnt"), "must be one of sinusoidal, .*, none, got 'learnt'"),
     (transformer(num_heads=5), "qkv_features=12, num_heads=5"),
     (transformer(word_dropout_rate=-0.5), r"word_dropout_rate must be a number in \[0, 1\), got -0.5"),

@@ -137,7 +137,7 @@ def test_dropout_of_inputs(dropout):
   ("options", "message"),
   [
     ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
-    ({"norm_position": "none"}, "norm_position must be pre or post, got 'none'"),
+    ({"norm_position": "none"}, "norm_position must be pre, post or both, got 'none'"),
     ({"position_encoding": "learnt"}, "must be one of sinusoidal, .*, none, got 'learnt'"),
     ({"num_heads": 5}, "qkv_features=18, num_heads=5"),
     ({"word_dropout_rate": 1.0}, r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),

@@ -1,0 +1,140 @@
+"""The config of a published model: options of its layers, masks and rotary embeddings."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from attention import masks, positions
+from attention.layers.projections import relu
+from attention.masks import Mask
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+  "relu": relu,
+  "silu": nn.silu,
+  "gelu": functools.partial(nn.gelu, approximate=False),
+  "gelu_new": nn.gelu,
+  "gelu_pytorch_tanh": nn.gelu,
+}
+
+
+# Names in older models, and of norms.
+_OTHER_NAMES = {
+  "hidden_size": ("n_embd", "d_model"),
+  "num_hidden_layers": ("n_layer", "num_layers"),
+  "num_attention_heads": ("n_head", "num_heads"),
+  "intermediate_size": ("n_inner", "d_ff"),
+  "head_dim": ("d_kv",),
+  "hidden_act": ("activation_function",),
+  "norm_eps": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
+}
+
+
+class Config:
+  """A config, of which every option must be understood.
+
+  Attributes:
+    model_type: the name of the architecture.
+
+  Args:
+    config: the content of a config.json.
+    *model_types: architectures that the caller supports.
+
+  Raises:
+    ValueError: if it is not a mapping, or of another architecture.
+  """
+
+  def __init__(self, config: Mapping[str, Any], *model_types: str):
+    if not isinstance(config, Mapping):
+      raise ValueError(
+        "config must be a mapping, such as the content of config.json or model.config.to_dict(), "
+        f"got {type(config).__name__}"
+      )
+    self._config = config
+    self.model_type: Any = config.get("model_type")
+    if self.model_type not in model_types:
+      raise ValueError(f"model_type in config must be {' or '.join(model_types)}, got {self.model_type!r}")
+
+  def __getitem__(self, name: str) -> Any:
+    value = self.get(name)
+    if value is None:
+      raise ValueError(f"config must have {name!r}, got {', '.join(map(str, self._config))}")
+    return value
+
+  def get(self, name: str, default: Any = None) -> Any:
+    """Returns an option, or the default if it is missing or None."""
+    values = (self._config.get(each) for each in (name, *_OTHER_NAMES.get(name, ())))
+    return next((value for value in values if value is not None), default)
+
+  def check(self, **supported: Any) -> None:
+    """Raises ValueError if an option is given and differs from the only value that is supported."""
+    for name, value in supported.items():
+      if self.get(name, value) != value:
+        raise ValueError(f"{name} in config must be {value}, got {self[name]!r}")
+
+  def causal_masks(self) -> tuple[Mask, ...]:
+    """Returns the mask of each layer of a decoder: causal, in some models with a sliding window."""
+    L, window, kinds = self["num_hidden_layers"], self.get("sliding_window"), self.get("layer_types")
+    if self.model_type == "mistral":
+      kinds = ["sliding_attention"] * L
+    elif self.model_type in ("qwen2", "qwen3") and not self.get("use_sliding_window"):
+      window = None
+    elif self.model_type in ("qwen2", "qwen3") and kinds is None:
+      first = self["max_window_layers"]
+      kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(L)]
+    elif self.model_type in ("gemma2", "gpt_oss") and kinds is None:
+      kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(L)]
+    if window is None or kinds is None:
+      return (masks.causal(),) * L
+    if len(kinds) != L or {*kinds} - {"sliding_attention", "full_attention"}:
+      raise ValueError(
+        f"layer_types in config must be {L} of sliding_attention and full_attention, got {kinds}"
+      )
+    window_mask = masks.sliding_window(window - 1, 0)
+    return tuple(window_mask if kind == "sliding_attention" else masks.causal() for kind in kinds)
+
+  def rotary(self, head_width: int) -> Callable[..., jax.Array]:
+    """Returns `positions.rotary` with the frequencies and the scale of the model."""
+    default: dict[str, Any] = {"rope_theta": self.get("rope_theta", 10_000.0), "rope_type": "default"}
+    share = 0.25 if self.model_type == "stablelm" else 1.0
+    default["partial_rotary_factor"] = self.get("partial_rotary_factor", share)
+    given = self.get("rope_parameters") or self.get("rope_scaling") or {}
+    rope = default | {_ROPE_NAMES.get(name, name): given[name] for name in given if given[name] is not None}
+    kind, base = rope.pop("rope_type"), rope.pop("rope_theta")
+    width = int(head_width * rope.pop("partial_rotary_factor"))
+    scale = 1.0
+    if kind in ("llama3", "yarn"):
+      rope.setdefault("original_length", self.get("original_max_position_embeddings"))
+      rope["original_length"] = rope["original_length"] or self["max_position_embeddings"]
+    if kind == "yarn":
+      rope.setdefault("factor", self.get("max_position_embeddings", 0) / rope["original_length"])
+      scale = rope.pop("attention_factor", None) or positions.yarn_scale(rope["factor"])
+    make = _FREQUENCIES.get(kind)
+    if make is None:
+      raise ValueError(f"rope_type in config must be one of {', '.join(_FREQUENCIES)}, got {kind!r}")
+    if unknown := rope.keys() - inspect.signature(make).parameters.keys():
+      raise ValueError(f"rotary embeddings in config have unknown options for {kind!r}: {sorted(unknown)}")
+    return functools.partial(positions.rotary, frequencies=make(width, base=base, **rope), scale=scale)
+
+
+def _linear_frequencies(width: int, *, base: float, factor: float) -> jax.Array:
+  return positions.rotary_frequencies(width, base=base) / factor
+
+
+_FREQUENCIES: dict[str, Callable[..., jax.Array]] = {
+  "default": positions.rotary_frequencies,
+  "linear": _linear_frequencies,
+  "llama3": positions.llama3_frequencies,
+  "yarn": positions.yarn_frequencies,
+}
+_ROPE_NAMES = {"type": "rope_type", "original_max_position_embeddings": "original_length"}
+
+
+def activation_of(name: str) -> Callable[[jax.Array], jax.Array]:
+  """Returns an activation function by its name in Transformers."""
+  if name not in ACTIVATIONS:
+    raise ValueError(f"activation in config must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
+  return ACTIVATIONS[name]
