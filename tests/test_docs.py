@@ -9,6 +9,7 @@ import re
 import pytest
 
 import attention
+from attention import masks, positions
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,6 +56,20 @@ def test_reference_lists_all_public_names():
     }
     assert defined, module.__name__
     assert defined - {"relative_position_bucket"} <= named, module.__name__
+
+
+def test_gallery_shows_all_components():
+  lines = "\n".join(found(r"^show.*", TEXTS["docs/gallery.md"]))
+  shown = found(r"\w+\.\w+(?=\()", lines)
+  expected = {"positions.sinusoidal", "positions.rotary", "positions.rotary_2d"}
+  expected |= {f"masks.{name}" for name, value in vars(masks).items() if inspect.isfunction(value)}
+  bases = attention.Score, attention.Normalizer, positions.PositionBias
+  for module in (attention, positions):
+    for name, value in vars(module).items():
+      if inspect.isclass(value) and issubclass(value, bases) and value not in bases:
+        expected.add(f"{module.__name__.split('.')[-1]}.{name}")
+  assert len(expected) > 25
+  assert expected - shown == {"masks.as_mask"}  # which returns a mask unchanged
 
 
 def test_readme_is_short():
