@@ -24,9 +24,9 @@ def found(pattern, text):
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_and_names_exist(name):
   text = TEXTS[name]
-  for script in found(r"python -m (experiments\.\w+)", text):
+  for script in found(r"python -m ((?:experiments|examples)\.\w+)", text):
     assert importlib.util.find_spec(script) is not None, script
-  for path in found(r"(?:configs|experiments|tests|attention)/[\w/]+\.py\b", text):
+  for path in found(r"(?:configs|examples|experiments|tests|attention)/[\w/]+\.py\b", text):
     assert (ROOT / path).exists(), path
   for module, names in found(r"^from ((?:experiments|attention|configs)\b[\w.]*) import (.+)$", text):
     for imported in names.split(", "):
