@@ -102,13 +102,14 @@ class Mask(NamedAxes):
     """Returns a picture of the mask, with the shares of allowed pairs and of computed tiles.
 
     Pictures have at most 32 rows and columns: for longer sequences, a cell is a block of pairs. They show the
-    first index of the leading axes. Memory is T times S bytes.
+    first index of the leading axes. Memory is about T times S bytes.
 
     On CPUs, "blockwise" skips tiles that `block_summary` reports empty. The others are counted as computed.
     For narrow windows of keys (see `sliding_window`), it computes less.
 
-    `print(mask)` shows the picture for the T and S of the mask's arrays. If no array has these axes, both are
-    16. Traced masks, and masks of more than 2^28 pairs, are shown as `repr(mask)`.
+    `print(mask)` shows the picture for the T and S of the mask's arrays. If arrays have only one of these
+    axes, T and S are equal; if none has, both are 16. Traced masks, masks that raise an error, and masks of
+    more than 2^28 pairs are shown as `repr(mask)`.
 
     Args:
       T: number of queries.

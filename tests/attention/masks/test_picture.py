@@ -1,6 +1,7 @@
 """Pictures of masks as text."""
 
 import dataclasses
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 import attention
 from attention import masks
+from attention.engines.plan import default_block_sizes
 
 CAUSAL = """\
 T=4 queries (rows), S=5 keys (columns)
@@ -97,6 +99,11 @@ def test_user_defined_masks_are_shown():
 def test_last_tiles_end_with_the_sequence():
   lines = masks.causal().to_string(5, 10, block_sizes=(2, 5)).splitlines()
   assert lines[2] == "3 of 6 tiles computed (50.0%)"
+
+
+def test_default_tiles_are_those_of_blockwise():
+  default = inspect.signature(masks.Mask.to_string).parameters["block_sizes"].default
+  assert default == default_block_sizes(4096, 4096, has_mask=True, num_leading=1)
 
 
 def test_long_masks_are_shown_in_blocks():
