@@ -5,10 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.blocks import even_blocks
 from attention.arrays.checks import as_array, as_floating, as_integers, check_rank
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.shapes import with_rank
-from attention.engines.plan import even_blocks
 
 # Maximum number of logits per chunk: small enough for the cache of a CPU, large enough for fast matmuls.
 MAX_CHUNK_LOGITS = 3 * 2**20

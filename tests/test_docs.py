@@ -9,6 +9,7 @@ import re
 import pytest
 
 import attention
+from attention import masks, positions
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -23,9 +24,9 @@ def found(pattern, text):
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_and_names_exist(name):
   text = TEXTS[name]
-  for script in found(r"python -m (experiments\.\w+)", text):
+  for script in found(r"python -m ((?:experiments|examples)\.\w+)", text):
     assert importlib.util.find_spec(script) is not None, script
-  for path in found(r"(?:configs|experiments|tests|attention)/[\w/]+\.py\b", text):
+  for path in found(r"(?:configs|examples|experiments|tests|attention)/[\w/]+\.py\b", text):
     assert (ROOT / path).exists(), path
   for module, names in found(r"^from ((?:experiments|attention|configs)\b[\w.]*) import (.+)$", text):
     for imported in names.split(", "):
@@ -55,6 +56,20 @@ def test_reference_lists_all_public_names():
     }
     assert defined, module.__name__
     assert defined - {"relative_position_bucket"} <= named, module.__name__
+
+
+def test_gallery_shows_all_components():
+  lines = "\n".join(found(r"^show.*", TEXTS["docs/gallery.md"]))
+  shown = found(r"\w+\.\w+(?=\()", lines)
+  expected = {"positions.sinusoidal", "positions.rotary", "positions.rotary_2d"}
+  expected |= {f"masks.{name}" for name, value in vars(masks).items() if inspect.isfunction(value)}
+  bases = attention.Score, attention.Normalizer, positions.PositionBias
+  for module in (attention, positions):
+    for name, value in vars(module).items():
+      if inspect.isclass(value) and issubclass(value, bases) and value not in bases:
+        expected.add(f"{module.__name__.split('.')[-1]}.{name}")
+  assert len(expected) > 25
+  assert expected - shown == {"masks.as_mask"}  # which returns a mask unchanged
 
 
 def test_readme_is_short():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays import device, sharding
+from attention.arrays.blocks import Blocks, even_blocks, in_blocks
 from attention.arrays.dtypes import matmul_precision
 from attention.arrays.leading_axes import rematerialized
 from attention.arrays.named_axes import leaf_axes
@@ -22,40 +23,6 @@ from attention.masks.base import MaskAtIndex
 # accelerators, enough to fill the device: 256 MiB per float32 array.
 PAIRS_ON_CPU = 2**19
 PAIRS_IN_PARALLEL = 2**26
-
-
-@dataclasses.dataclass(frozen=True)
-class Blocks:
-  """`length` positions in `count` blocks of `size`; the last block may extend beyond the end."""
-
-  length: int
-  count: int
-  size: int
-
-  @property
-  def padding(self) -> int:
-    """Number of positions by which the last block extends beyond the end."""
-    return self.count * self.size - self.length
-
-
-def even_blocks(length: int, max_size: int, num_parts: int = 1) -> Blocks:
-  """Returns the smallest number of blocks of at most `max_size` positions, with nearly equal sizes.
-
-  If the length is symbolic, all blocks have size `max_size`. If the positions consist of several equally long
-  parts, no block contains positions of two parts.
-
-  >>> even_blocks(10, 4)
-  Blocks(length=10, count=3, size=4)
-  >>> even_blocks(12, 5, num_parts=2)
-  Blocks(length=12, count=4, size=3)
-  """
-  if not is_known(length):
-    return Blocks(length, -(-length // max_size), max_size)
-  if num_parts > 1:
-    size = max(size for size in range(1, max_size + 1) if length // num_parts % size == 0)
-    return Blocks(length, length // size, size)
-  count = math.ceil(length / max_size)
-  return Blocks(length, count, math.ceil(length / count))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # treedefs of different classes may compare equal in JAX
@@ -136,7 +103,7 @@ def make_plan(
   # All devices must take the same branch, so tiles are not skipped where leading axes may be sharded.
   skips_tiles = mask is not None and keys.count != 1 and is_cpu and not may_be_sharded
   if skips_tiles and windows is None and axis_name is None and is_known(T) and is_known(S):
-    tiles = known_tiles(mask, T, S, queries, keys)  # type: ignore[arg-type]
+    tiles = known_tiles(mask, queries, keys)  # type: ignore[arg-type]
     skips_tiles = tiles is None or not tiles.all()
   if keys.padding != 0:
     inputs = dataclasses.replace(inputs, is_key=jnp.ones(S, bool))  # the padding of a boolean array is False
@@ -208,8 +175,8 @@ def any_allowed(mask: Mask, t: Any, s: Any) -> Any:
 
   Args:
     mask: with array fields as in `Mask.block_summary`.
-    t: query positions of each block of queries, [I T].
-    s: key positions of each block of keys, [J S].
+    t: query positions of each block of queries, or only the first and the last, [I T].
+    s: key positions of each block of keys, like t, [J S].
   """
   summary = mask.block_summary((t[:, :1], t[:, -1:]), (s[:, 0][None], s[:, -1][None]))
   if not isinstance(summary, BlockSummary):
@@ -217,39 +184,19 @@ def any_allowed(mask: Mask, t: Any, s: Any) -> Any:
   return summary.any
 
 
-def known_tiles(mask: Mask, T: int, S: int, queries: Blocks, keys: Blocks) -> np.ndarray | None:
+def known_tiles(mask: Mask, queries: Blocks, keys: Blocks) -> np.ndarray | None:
   """Returns which tiles may have an allowed pair, booleans [I J] for I blocks of queries and J of keys.
 
   None if that is not known while tracing, or differs between indices of the leading axes.
   """
   if isinstance(mask, MaskAtIndex):
     mask = mask.mask  # whose summary holds for all indices
-  (leaves, structure), letters = jax.tree.flatten(mask), leaf_axes(mask)
+  leaves, letters = jax.tree.leaves(mask), leaf_axes(mask)
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
     return None
   if any(np.ndim(leaf) > len(axes) for leaf, axes in zip(leaves, letters, strict=True)):
     return None
-
-  def with_blocks(leaf: Any, axes: str) -> np.ndarray:
-    """Returns an array [... T ... S ...] in blocks, [I J ... T ... S ...]."""
-    array = np.asarray(leaf)
-    if not {"T", "S"} & set(axes):
-      return array
-    for blocks, letter in ((keys, "S"), (queries, "T")):  # the axis I comes before J
-      axis = axes.find(letter) - len(axes)
-      if letter not in axes or array.shape[axis] == 1:
-        array = array[None]
-        continue
-      axis += array.ndim
-      padding = [(0, blocks.padding if i == axis else 0) for i in range(array.ndim)]
-      array = np.pad(array, padding, mode="edge")
-      array = array.reshape(*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
-      array = np.moveaxis(array, axis, 0)
-    return array
-
-  mask = jax.tree.unflatten(structure, map(with_blocks, leaves, letters))
-  t, s = with_blocks(np.arange(T), "T")[:, 0], with_blocks(np.arange(S), "S")[0]
-  is_any = any_allowed(mask, t, s)
+  is_any = any_allowed(in_blocks(mask, queries, keys), queries.ends, keys.ends)
   if isinstance(is_any, jax.core.Tracer):
     return None
   return np.broadcast_to(np.asarray(is_any), (queries.count, keys.count))
@@ -265,7 +212,7 @@ def find_windows(
   # The first and the last key of each `unit` queries, a multiple of `unit`; at most 2^20 tiles are asked.
   unit = max(1, min(64, S // 8, *(block_sizes or ())), math.isqrt(T * S // 2**20))
   rows, columns = Blocks(T, -(-T // unit), unit), Blocks(S, -(-S // unit), unit)
-  tiles = known_tiles(mask, T, S, rows, columns)
+  tiles = known_tiles(mask, rows, columns)
   if tiles is None:
     return None
   is_nonempty = tiles.any(axis=1)

@@ -14,6 +14,7 @@ from attention.arrays.checks import as_array
 from attention.arrays.leading_axes import all_indices, map_leading_axes, select_index
 from attention.arrays.named_axes import NamedAxes, first_index, has_user_code, leaf_axes, register_pytree
 from attention.arrays.shapes import same_rank, with_rank
+from attention.masks.picture import known_sizes, picture
 
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -96,6 +97,45 @@ class Mask(NamedAxes):
 
     arrays = ([jnp.asarray(leaf) for leaf in leaves],)
     return map_leading_axes(at_index, arrays, (leaf_axes(mask),), tuple(leading))
+
+  def to_string(self, T: int, S: int, block_sizes: tuple[int, int] = (512, 512)) -> str:
+    """Returns a picture of the mask, with the shares of allowed pairs and of computed tiles.
+
+    Pictures have at most 32 rows and columns: for longer sequences, a cell is a block of pairs. They show the
+    first index of the leading axes. Memory is about T times S bytes.
+
+    On CPUs, "blockwise" skips tiles that `block_summary` reports empty. The others are counted as computed.
+    For narrow windows of keys (see `sliding_window`), it computes less.
+
+    `print(mask)` shows the picture for the T and S of the mask's arrays. If arrays have only one of these
+    axes, T and S are equal; if none has, both are 16. Traced masks, masks that raise an error, and masks of
+    more than 2^28 pairs are shown as `repr(mask)`.
+
+    Args:
+      T: number of queries.
+      S: number of keys.
+      block_sizes: maximum tile size. The default is that of "blockwise" on CPUs.
+
+    Raises:
+      ValueError: if an array of the mask does not broadcast to T queries and S keys.
+
+    >>> from attention import masks
+    >>> print(masks.causal().to_string(3, 4))
+    T=3 queries (rows), S=4 keys (columns)
+    6 of 12 pairs allowed (50.0%)
+    1 of 1 tiles computed (100.0%)
+    ██· · ·
+    ████· ·
+    ██████·
+    """
+    return picture(self, T, S, block_sizes)
+
+  def __str__(self) -> str:
+    try:
+      T, S = known_sizes(self)
+      return self.to_string(T, S) if T * S <= 2**28 else repr(self)
+    except Exception:  # traced masks have no values, and user-defined ones may raise anything
+      return repr(self)
 
   def full_shape(self, T: int, S: int) -> tuple[int, ...]:
     """Returns the shape [... T S] of the mask for T queries and S keys.

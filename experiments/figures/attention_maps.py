@@ -95,6 +95,20 @@ def head_maps(
   return figure
 
 
+def color_scale(weights: np.ndarray) -> dict[str, Any]:
+  """Returns the color map and its normalization, options of `imshow`, as in `attention_map`.
+
+  Args:
+    weights: any shape. If some are negative, the scale is symmetric.
+  """
+  largest = float(np.abs(weights).max())
+  is_signed = bool(weights.min() < -_TOLERANCE)
+  if not is_signed and largest <= 1 + _TOLERANCE:
+    largest = 1.0
+  norm = FuncNorm((_signed_sqrt, _signed_square), vmin=-largest if is_signed else 0.0, vmax=largest)
+  return {"cmap": _SIGNED_SHADES if is_signed else _SHADES, "norm": norm}
+
+
 def _maps(
   weights: np.ndarray,
   source_words: Sequence[str],
@@ -121,7 +135,7 @@ def _maps(
     width = max(width, LETTER_INCHES * len(title) + 0.4)
   figure = new_figure(width, height + 0.3)
   grid = figure.subplots(num_layers, num_heads, squeeze=False)
-  scale = _scale(weights)
+  scale = color_scale(weights)
   for index, axes in np.ndenumerate(grid):
     image = axes.imshow(weights[index], **scale, aspect="equal")
     _label_cells(axes, sources, targets)
@@ -140,16 +154,6 @@ def _add_range(title: str | None, weights: np.ndarray) -> str | None:
     return title
   text = f"weights from {lowest:.3g} to {highest:.3g}, not in [0, 1]"
   return text if title is None else f"{title}: {text}"
-
-
-def _scale(weights: np.ndarray) -> dict[str, Any]:
-  """Returns the color map and its normalization. The scale is symmetric if there are negative weights."""
-  largest = float(np.abs(weights).max())
-  is_signed = bool(weights.min() < -_TOLERANCE)
-  if not is_signed and largest <= 1 + _TOLERANCE:
-    largest = 1.0
-  norm = FuncNorm((_signed_sqrt, _signed_square), vmin=-largest if is_signed else 0.0, vmax=largest)
-  return {"cmap": _SIGNED_SHADES if is_signed else _SHADES, "norm": norm}
 
 
 def _signed_sqrt(weights: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ class Running(NamedTuple):
 
 
 def run(script, *flags, lines=""):
-  """Runs a script with flags and standard input, and returns its exit code and output."""
+  """Runs a script of `experiments`, or a module, and returns its exit code and output."""
   with start(script, *flags, lines=lines) as running:
     return running.finish()
 
@@ -115,7 +115,8 @@ def _run(script, flags, folder):
   os.chdir(ROOT)
   sys.argv = [script, *flags]
   try:
-    runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)
+    module = script if "." in script else f"experiments.{script}"
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
   finally:
     # multiprocessing skips these at exit; they make processes that train together end together.
     atexit._run_exitfuncs()

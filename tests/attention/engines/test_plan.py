@@ -9,9 +9,10 @@ import pytest
 
 import attention
 from attention import masks
+from attention.arrays.blocks import Blocks, even_blocks
 from attention.arrays.named_axes import leaf_axes
 from attention.engines.inputs import prepare
-from attention.engines.plan import Blocks, even_blocks, find_windows, known_tiles, make_plan
+from attention.engines.plan import find_windows, known_tiles, make_plan
 from attention.validation import check_options
 
 
@@ -71,8 +72,8 @@ def test_block_summaries_agree_with_masks(name):
     here = cut_to(mask, rows, columns)
     np.testing.assert_array_equal(np.broadcast_to(here.mask_mod(*tile), allowed.shape), allowed)
     any_allowed, all_allowed = map(bool, here.block_summary((t, t + 4), (s, s + 6)))
-    assert any_allowed or not np.any(allowed), f"{mask} is not empty in targets {rows}, sources {columns}"
-    assert not all_allowed or np.all(allowed), f"{mask} is not full in targets {rows}, sources {columns}"
+    assert any_allowed or not np.any(allowed), f"{mask!r} is not empty in targets {rows}, sources {columns}"
+    assert not all_allowed or np.all(allowed), f"{mask!r} is not full in targets {rows}, sources {columns}"
     found |= {(any_allowed, all_allowed)}
   # There are empty tiles, full tiles, and others. (Unsorted segments only have these by chance.)
   assert found >= {(False, False), (True, True), (True, False)} or name == "unsorted_segments"
@@ -84,21 +85,21 @@ def test_nonempty_tiles_are_known(name):
   rows, columns = Blocks(19, 4, 5), Blocks(19, 3, 7)
   for _ in range(20):
     mask = RANDOM_MASKS[name](rng)
-    tiles = known_tiles(mask, 19, 19, rows, columns)
+    tiles = known_tiles(mask, rows, columns)
     allowed = np.asarray(mask.materialize(19, 19))
     for i, j in np.ndindex(4, 3):
       is_empty = not allowed[5 * i : 5 * i + 5, 7 * j : 7 * j + 7].any()
-      assert tiles[i, j] or is_empty, f"{mask} is not empty in tile {i}, {j}"
+      assert tiles[i, j] or is_empty, f"{mask!r} is not empty in tile {i}, {j}"
 
 
 def test_traced_or_batched_tiles_are_unknown():
   blocks = Blocks(19, 2, 10)
-  assert known_tiles(masks.lengths(source=np.array([3, 5])), 19, 19, blocks, blocks) is None
+  assert known_tiles(masks.lengths(source=np.array([3, 5])), blocks, blocks) is None
   known = []
 
   @jax.jit
   def run(mask):
-    known.append(known_tiles(mask, 19, 19, blocks, blocks) is not None)
+    known.append(known_tiles(mask, blocks, blocks) is not None)
     return mask
 
   for mask in (masks.causal(), masks.causal(2), masks.sliding_window(2, 3), masks.prefix(5)):
