@@ -98,23 +98,20 @@ class Config:
 
   def rotary(self, head_width: int) -> Callable[..., jax.Array]:
     """Returns `positions.rotary` with the frequencies and the scale of the model."""
-    default: dict[str, Any] = {"rope_theta": self.get("rope_theta", 10_000.0), "rope_type": "default"}
-    share = 0.25 if self.model_type == "stablelm" else 1.0
-    default["partial_rotary_factor"] = self.get("partial_rotary_factor", share)
     given = self.get("rope_parameters") or self.get("rope_scaling") or {}
-    rope = default | {_ROPE_NAMES.get(name, name): given[name] for name in given if given[name] is not None}
-    kind, base = rope.pop("rope_type"), rope.pop("rope_theta")
-    width = int(head_width * rope.pop("partial_rotary_factor"))
-    scale = 1.0
+    rope = {_ROPE_NAMES.get(name, name): given[name] for name in given if given[name] is not None}
+    kind, base = rope.pop("rope_type", "default"), rope.pop("rope_theta", self.get("rope_theta", 10_000.0))
+    share = self.get("partial_rotary_factor", 0.25 if self.model_type == "stablelm" else 1.0)
+    width, scale = int(head_width * rope.pop("partial_rotary_factor", share)), 1.0
     if kind in ("llama3", "yarn"):
-      rope.setdefault("original_length", self.get("original_max_position_embeddings"))
-      rope["original_length"] = rope["original_length"] or self["max_position_embeddings"]
+      length = self.get("original_max_position_embeddings", self.get("max_position_embeddings"))
+      rope.setdefault("original_length", length)
     if kind == "yarn":
       rope.setdefault("factor", self.get("max_position_embeddings", 0) / rope["original_length"])
       scale = rope.pop("attention_factor", None) or positions.yarn_scale(rope["factor"])
-    make = _FREQUENCIES.get(kind)
-    if make is None:
+    if kind not in _FREQUENCIES:
       raise ValueError(f"rope_type in config must be one of {', '.join(_FREQUENCIES)}, got {kind!r}")
+    make = _FREQUENCIES[kind]
     if unknown := rope.keys() - inspect.signature(make).parameters.keys():
       raise ValueError(f"rotary embeddings in config have unknown options for {kind!r}: {sorted(unknown)}")
     return functools.partial(positions.rotary, frequencies=make(width, base=base, **rope), scale=scale)

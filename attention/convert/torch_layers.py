@@ -37,8 +37,7 @@ def torch_multi_head_attention(
   D = layer.array("q_proj.weight", None, None).shape[1]
   inputs = [jnp.zeros((1, layer.array(f"{name}.weight", D, None).shape[1])) for name in _INPUTS]
   module = MultiHeadAttention(num_heads, use_bias="in_proj.bias" in layer)
-  names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-  (variables,) = variables_of(module, [layer], names, *inputs)
+  (variables,) = variables_of(module, [layer], _ATTENTION, *inputs)
   layer.check_all_read()
   return variables
 
@@ -74,11 +73,9 @@ def torch_encoder_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str
 
 
 _INPUTS = ("q_proj", "k_proj", "v_proj")
+_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 _ENCODER = {
-  "attention/query": "self_attn.q_proj",
-  "attention/key": "self_attn.k_proj",
-  "attention/value": "self_attn.v_proj",
-  "attention/out": "self_attn.out_proj",
+  **{f"attention/{ours}": f"self_attn.{theirs}" for ours, theirs in _ATTENTION.items()},
   "attention_norm": "norm1",
   "feed_forward/hidden": "linear1",
   "feed_forward/out": "linear2",
