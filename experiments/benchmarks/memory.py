@@ -21,6 +21,7 @@ import attention
 from attention import masks
 from attention.engines.plan import PAIRS_ON_CPU, Blocks, default_block_sizes, even_blocks
 from experiments.benchmarks.timing import in_turn
+from experiments.cli.flags import UsageError
 from experiments.cli.messages import markdown, markdown_row
 from experiments.devices.sharding import set_cpu_device_count
 
@@ -38,8 +39,7 @@ HEADER = [
   "compiled",
   "ratio of totals",
   "compiling, s",
-  "step, measured, s",
-  "calculated, s",
+  "step, s",
 ]
 
 
@@ -50,9 +50,10 @@ class Step:
   Attributes:
     batch: B.
     length: T = S, of the whole sequence.
-    heads: N, of queries and keys.
+    heads: N, of queries.
     width: H, of queries, keys and values.
     devices: number of devices of a ring. 1: no ring.
+    key_heads: K, of keys and values, which N / K query heads share. None: N.
     score: "dot_product" or "additive".
     causal: whether the mask is causal. In a ring, positions are in the order of `zigzag_layout`.
     dtype: "float32" or "bfloat16".
@@ -64,15 +65,26 @@ class Step:
   heads: int
   width: int
   devices: int = 1
+  key_heads: int | None = None
   score: str = "dot_product"
   causal: bool = False
   dtype: str = "float32"
   implementation: str = "blockwise"
 
   @property
-  def num_rows(self) -> int:
-    """Number of queries of all heads on each device."""
-    return self.batch * self.heads * self.length // self.devices
+  def local_length(self) -> int:
+    """Number of positions on each device."""
+    return self.length // self.devices
+
+  @property
+  def num_key_heads(self) -> int:
+    """K."""
+    return self.key_heads or self.heads
+
+  @property
+  def is_half(self) -> bool:
+    """Whether arguments and outputs are in half precision."""
+    return self.dtype != "float32"
 
   @property
   def flops(self) -> int:
@@ -87,83 +99,105 @@ class Step:
 def calculate(step: Step) -> dict[str, int]:
   """Returns the bytes per device of a training step, by purpose.
 
-  For steps of a few MiB, such as a single sequence that is one tile, the compiled program may differ by 20 %.
+  The total of the compiled program may differ by 30 % for less than 15 MiB, where XLA shares the arrays of a
+  single tile, and for grouped heads in half precision with a mask, or in a ring with one key head.
   """
-  vectors = step.num_rows * step.width * jnp.dtype(step.dtype).itemsize
+  vector = jnp.dtype(step.dtype).itemsize * step.local_length * step.width
+  vectors = 2 * step.batch * (step.heads + step.num_key_heads) * vector
   terms = {
-    "arguments": 4 * vectors,  # queries, keys, values, and the gradient of the context
-    "outputs": 4 * vectors,  # the context, and the gradients of queries, keys and values
+    "arguments": vectors,  # queries, keys, values, and the gradient of the context
+    "outputs": vectors,  # the context, and the gradients of queries, keys and values
   }
   return terms | (_dense(step) if step.implementation == "dense" else _blockwise(step))
 
 
 def _dense(step: Step) -> dict[str, int]:
   """Returns the temporary bytes of "dense"."""
-  is_half, is_additive = step.dtype != "float32", step.score == "additive"
-  scores = FLOAT32 * step.num_rows * step.length
+  is_additive = step.score == "additive"
+  row = FLOAT32 * step.batch * step.heads  # a number for each head
+  # The weights, their gradient, and the gradient of the scores, which grouped heads transpose. Additive
+  # attention transposes the last in four parts.
+  num_scores = 3 + (step.num_key_heads < step.heads) + is_additive / 4
+  # Gradients of queries and keys before those of vectors that are not finite are set to 0. In half precision
+  # also queries, keys and values. Additive attention also stores exponentials of queries and keys, and
+  # gradients of their factors.
+  num_vectors = 2 + 3 * step.is_half + 6 * is_additive
   return {
-    # The weights, their gradient, and the gradient of the scores. Additive attention transposes the last in
-    # four parts.
-    "scores": 3 * scores + is_additive * scores // 4,
-    # Gradients of queries and keys before those of vectors that are not finite are set to 0. Additive
-    # attention also stores exponentials of queries and keys, and gradients of their factors.
-    "vectors": (2 + 3 * is_half + 6 * is_additive) * FLOAT32 * step.num_rows * step.width,
-    "rows": 3 * FLOAT32 * step.num_rows,
+    "scores": round(num_scores * row * step.length**2),
+    "vectors": num_vectors * row * step.length * step.width,
+    "rows": 3 * row * step.length,
   }
 
 
 def _blockwise(step: Step) -> dict[str, int]:
   """Returns the temporary bytes of "blockwise", which are largest in the backward pass.
 
-  It computes a few of the B N sequences at a time, and of these one tile.
+  It computes a few of the B N sequences together, and of these one tile at a time.
   """
-  is_half, is_ring, is_additive = step.dtype != "float32", step.devices > 1, step.score == "additive"
   together, queries, keys = tiles(step)
-  rows, rows_together = FLOAT32 * step.num_rows, FLOAT32 * together * queries.length
-  tile = FLOAT32 * together * queries.size * keys.size
-  num_tiles = 2 + is_additive  # weights, and the gradient of scores; of additive attention also the scores
-  num_together = _num_together(step)
-  terms = {
+  count, key_count = step.batch * step.heads, step.batch * step.num_key_heads
+  is_ring, is_additive, is_one_tile = (
+    step.devices > 1,
+    step.score == "additive",
+    queries.count == keys.count == 1,
+  )
+  row = FLOAT32 * step.local_length
+  vector, block = row * step.width, FLOAT32 * together * queries.size * step.width
+  arrays = {  # the number and the size of float32 arrays
     # Queries, keys, values and their gradients; without a ring also the context and its gradient.
-    "float32": is_half * (6 if is_ring else 8) * rows * step.width,
+    "float32": (step.is_half * ((2 if is_ring else 4) * count + 4 * key_count), vector),
     # Keys and values of another device, their gradients, the gradient of queries from that device, and the
     # gradient of the context, before and after it.
-    "ring": is_ring * 7 * rows * step.width,
-    "together": num_together * rows_together * step.width,
-    "tiles": num_tiles * tile,
+    "ring": (is_ring * (3 * count + 4 * key_count), vector),
+    "group": (_num_group(step), vector),
+    "together": (_num_together(step), together * vector),
+    # Weights, and the gradient of the scores; of additive attention also the scores.
+    "tiles": (2 + is_additive, FLOAT32 * together * queries.size * keys.size),
     # The row maxima and denominators, and in a ring their gradients and copies.
-    "rows": (6 if is_ring else 2) * rows + (4 if is_ring else 2) * rows_together,
-  }
-  count = step.batch * step.heads
-  if count // together > 1 and count % together:
-    # The last sequences are computed after a loop over the others, whose results are then copied.
-    terms["rest"] = 4 * rows * step.width
-  if not queries.count == keys.count == 1:
+    "rows": ((6 if is_ring else 2) * count + (4 if is_ring else 2) * together, row),
     # Queries, keys, and gradients of queries, keys and context. If tiles are skipped, also copies of sums.
-    terms["blocks"] = (5 + 3 * step.causal) * FLOAT32 * together * queries.size * step.width
-  if is_additive:  # exponentials and complex gradients
-    terms["exponentials"] = 6 * FLOAT32 * together * queries.size * step.width
-  if is_half:
-    # Until the last operation, the buffers of the three gradients are idle. XLA stores the largest arrays
-    # there that are not larger.
-    buffer = step.num_rows * step.width * jnp.dtype(step.dtype).itemsize
-    arrays = [rows_together * step.width] * num_together + [tile] * num_tiles
-    terms["in outputs"] = -sum(sorted((size for size in arrays if size <= buffer), reverse=True)[:3])
+    "blocks": (0 if is_one_tile else 5 + 3 * step.causal, block),
+    # Exponentials and complex gradients.
+    "exponentials": (6 * is_additive, block),
+  }
+  if step.num_key_heads == step.heads and count // together > 1 and count % together:
+    # The last sequences are computed after a loop over the others, whose results are then copied.
+    arrays["rest"] = 4 * count, vector
+  terms = {purpose: number * size for purpose, (number, size) in arrays.items() if number}
+  if step.is_half:
+    sizes = 4 * [vector * count // key_count] if "group" in terms else []
+    for number, size in (arrays["together"], arrays["tiles"]):
+      sizes += number * [size]
+    terms["in outputs"] = -_bytes_in_outputs(step, sizes)
   return terms
+
+
+def _bytes_in_outputs(step: Step, sizes: list[int]) -> int:
+  """Returns the bytes of arrays that are stored in the buffers of the gradients in half precision.
+
+  These are idle until the last operation. XLA stores the largest array there that fits.
+  """
+  buffer, total = step.batch * step.local_length * step.width * FLOAT32 // 2, 0
+  for heads in (step.heads, step.num_key_heads, step.num_key_heads):
+    if fitting := [size for size in sizes if size <= heads * buffer]:
+      sizes.remove(max(fitting))
+      total += max(fitting)
+  return total
 
 
 def tiles(step: Step) -> tuple[int, Blocks, Blocks]:
   """Returns how many of the B N sequences are computed together, and the blocks of queries and keys."""
-  length, count = step.length // step.devices, step.batch * step.heads
+  length, group = step.local_length, step.heads // step.num_key_heads
   sizes = default_block_sizes(length, length, step.causal, 1)
   queries, keys = (even_blocks(length, size, 1 + (step.causal and step.devices > 1)) for size in sizes)
+  count = group if group > 1 else step.batch * step.heads
   most = min(count, max(1, round(PAIRS_ON_CPU / (queries.size * keys.size))))
   divisor = max(number for number in range(1, most + 1) if count % number == 0)
   return divisor if 2 * divisor > most else most, queries, keys
 
 
 def _num_together(step: Step) -> int:
-  """Returns the number of float32 arrays [T H] for the sequences that are computed together."""
+  """Returns the number of arrays [T H] of each of the sequences that are computed together."""
   together, queries, keys = tiles(step)
   if queries.count == keys.count == 1:
     return 4  # queries, transposed keys and values, and the gradient of the context
@@ -175,19 +209,40 @@ def _num_together(step: Step) -> int:
   # If all are computed together, arguments and outputs are not copied: queries, context, two gradients, and
   # one of the sums. In half precision, the float32 copies of keys and values are freed when transposed.
   # Several sequences are copied, since a block of each is needed at a time.
-  return number - 5 - 2 * (step.dtype != "float32") + 2 * (together > 1)
+  return number - 5 - 2 * step.is_half + 2 * (together > 1)
+
+
+def _num_group(step: Step) -> int:
+  """Returns the number of arrays [T H] for the N / K heads that share keys and values."""
+  count, key_count = step.batch * step.heads, step.batch * step.num_key_heads
+  if count == key_count or key_count == 1:
+    return 0
+  # Queries, context, two gradients, and the keys and values of a group.
+  number = 4 * count // key_count + 2
+  if not step.is_half and step.devices == 1:
+    number += 2 * key_count  # gradients of all keys and values, which are stored anyway in the other cases
+  if tiles(step)[0] > 1:
+    number += 2 * count  # gradients of keys and values of each head, before their sum
+  return number
 
 
 def run(folder: pathlib.Path, repeats: int) -> None:
-  """Compares all steps, prints a table, and writes memory.json and memory.md."""
+  """Compares all steps, prints a table, and writes memory.json and memory.md.
+
+  Raises:
+    UsageError: unless the device is a CPU.
+  """
+  if jax.default_backend() != "cpu":
+    raise UsageError(f"--suites=memory requires a CPU, got {jax.default_backend()}")
   lines = markdown(HEADER, []).splitlines()
   print(*lines, sep="\n", flush=True)
   records, rates = [], dict[str, float]()
   for step in STEPS:
     record = {**dataclasses.asdict(step), "calculated": calculate(step), **_in_new_process(step, repeats)}
-    if record["seconds"] is not None:
+    if record["is_measured"]:
       rates[step.score] = step.flops / record["seconds"]
-    record["calculated_seconds"] = step.flops / step.devices / rates[step.score]
+    else:  # at the rate of the previous step, without communication
+      record["seconds"] = step.flops / step.devices / rates[step.score]
     records.append(record)
     lines.append(markdown_row(_cells(step, record)))
     print(lines[-1], flush=True)
@@ -206,27 +261,36 @@ def measure(step: Step, repeats: int) -> dict[str, Any]:
   """Returns bytes and seconds of a compiled step, and the seconds of the step if it is short."""
   start = time.perf_counter()
   compiled = compile_step(step)
-  record = {
-    "compiled": compiled_bytes(compiled),
-    "compile_seconds": time.perf_counter() - start,
-    "seconds": None,
+  compile_seconds, sizes = time.perf_counter() - start, compiled.memory_analysis()
+  is_measured = step.devices == 1 and step.flops <= MOST_FLOPS
+  return {
+    "compiled": {
+      "arguments": sizes.argument_size_in_bytes,
+      "outputs": sizes.output_size_in_bytes,
+      "temporary": sizes.temp_size_in_bytes,
+    },
+    "compile_seconds": compile_seconds,
+    "is_measured": is_measured,
+    "seconds": _median_seconds(compiled, repeats) if is_measured else None,
   }
-  if step.devices == 1 and step.flops <= MOST_FLOPS:
-    rng = np.random.default_rng(0)
-    arguments, _ = jax.tree.map(
-      lambda array: jnp.asarray(rng.standard_normal(array.shape, np.float32), array.dtype), compiled.args_info
-    )
-    seconds = in_turn({"step": lambda: jax.block_until_ready(compiled(*arguments))}, repeats)["step"]
-    record["seconds"] = float(np.median(seconds))
-  return record
+
+
+def _median_seconds(compiled: Any, repeats: int) -> float:
+  """Returns the median time of a compiled step with random arguments."""
+  rng = np.random.default_rng(0)
+  arguments, _ = jax.tree.map(
+    lambda array: jnp.asarray(rng.standard_normal(array.shape, np.float32), array.dtype), compiled.args_info
+  )
+  times = in_turn({"step": lambda: jax.block_until_ready(compiled(*arguments))}, repeats)["step"]
+  return float(np.median(times))
 
 
 def _cells(step: Step, record: dict[str, Any]) -> list[str]:
   """Returns a row of the table."""
-  calculated, compiled = record["calculated"], record["compiled"]
-  outside = calculated["arguments"] + calculated["outputs"]
-  total = sum(calculated.values())
+  calculated, compiled = record["calculated"], sum(record["compiled"].values())
+  outside, total = calculated["arguments"] + calculated["outputs"], sum(calculated.values())
   options = [step.implementation, *(["causal"] if step.causal else [])]
+  options += [] if step.key_heads is None else [f"{step.key_heads} key heads"]
   options += [name for name in (step.score, step.dtype) if name not in ("dot_product", "float32")]
   seconds = record["seconds"]
   return [
@@ -236,23 +300,28 @@ def _cells(step: Step, record: dict[str, Any]) -> list[str]:
     *(f"{size / 2**20:,.0f}" for size in (outside, total - outside, compiled - outside)),
     f"{total / compiled:.2f}",
     f"{record['compile_seconds']:.1f}",
-    "-" if seconds is None else f"{seconds:.2g}",
-    f"{record['calculated_seconds']:,.3g}",
+    f"{float(f'{seconds:.2g}'):,g}{'' if record['is_measured'] else ' (calculated)'}",
   ]
 
 
 def compile_step(step: Step) -> Any:
-  """Returns the compiled training step, of arrays [B N T H]. JAX must have as many devices as the step."""
+  """Returns the compiled training step of arrays [B N T H]. JAX must have as many devices as the step."""
   mask = masks.causal() if step.causal else None
   parameters = [jax.ShapeDtypeStruct((step.width,), step.dtype)] if step.score == "additive" else []
 
   def attend(queries: jax.Array, keys: jax.Array, values: jax.Array, *parameters: jax.Array) -> jax.Array:
     score = attention.Additive(*parameters) if parameters else attention.ScaledDotProduct()
     if step.devices == 1:
-      return attention.attend(score, queries, keys, values, mask=mask, implementation=step.implementation)
+      return attention.attend_heads(
+        queries, keys, values, score=score, mask=mask, implementation=step.implementation
+      )
+    shape = queries.shape
+    if step.num_key_heads < step.heads:  # [B K G T H] and [B K 1 T H], where G = N / K
+      queries = queries.reshape(step.batch, step.num_key_heads, -1, *shape[2:])
+      keys, values = jnp.expand_dims(keys, 2), jnp.expand_dims(values, 2)
     return attention.ring_attention(
       score, queries, keys, values, axis_name="sequence", mask=mask, zigzag=step.causal
-    )
+    ).reshape(shape)
 
   sharding, function = None, attend
   if step.devices > 1:
@@ -260,24 +329,18 @@ def compile_step(step: Step) -> Any:
     mesh = jax.make_mesh((step.devices,), ("sequence",), axis_types=(AxisType.Auto,), devices=devices)
     spec = PartitionSpec(None, None, "sequence")
     specs = (spec, spec, spec, *(PartitionSpec() for _ in parameters))
-    sharding, function = (
-      NamedSharding(mesh, spec),
-      jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=spec),
-    )
+    sharding = NamedSharding(mesh, spec)
+    function = jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=spec)
 
   def train_step(queries: Any, keys: Any, values: Any, d_context: Any, *parameters: Any) -> Any:
     context, pull = jax.vjp(lambda *vectors: function(*vectors, *parameters), queries, keys, values)
     return context, pull(d_context)
 
-  shape = step.batch, step.heads, step.length, step.width
-  vectors = jax.ShapeDtypeStruct(shape, step.dtype, sharding=sharding)
-  return jax.jit(train_step).lower(vectors, vectors, vectors, vectors, *parameters).compile()
-
-
-def compiled_bytes(compiled: Any) -> int:
-  """Returns the bytes per device of arguments, outputs and temporary arrays of a compiled program."""
-  sizes = compiled.memory_analysis()
-  return sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+  queries, keys = (
+    jax.ShapeDtypeStruct((step.batch, heads, step.length, step.width), step.dtype, sharding=sharding)
+    for heads in (step.heads, step.num_key_heads)
+  )
+  return jax.jit(train_step).lower(queries, keys, keys, queries, *parameters).compile()
 
 
 _MILLION = 2**20
@@ -289,15 +352,17 @@ STEPS = [
   Step(1, 32_768, 1, 64),
   Step(1, 32_768, 8, 64),
   Step(4, 32_768, 16, 128),
-  Step(1, 262_144, 8, 64),
-  Step(1, _MILLION, 8, 64),
+  Step(4, 32_768, 16, 128, key_heads=4),
   Step(1, 32_768, 8, 64, causal=True),
-  Step(1, _MILLION, 8, 64, dtype="bfloat16"),
+  Step(1, 262_144, 8, 64),
   Step(1, 262_144, 8, 64, devices=8),
+  Step(1, _MILLION, 8, 64),
+  Step(1, _MILLION, 8, 64, dtype="bfloat16"),
   *(Step(1, _MILLION, 8, 64, devices=devices) for devices in (2, 4, 8, 16, 32, 64)),
-  Step(4, _MILLION, 16, 128, devices=64),
   Step(1, _MILLION, 8, 64, devices=64, causal=True),
   Step(1, _MILLION, 8, 64, devices=64, dtype="bfloat16"),
+  Step(4, _MILLION, 16, 128, devices=64),
+  Step(4, _MILLION, 16, 128, devices=64, key_heads=4),
   Step(1, 4096, 8, 64, score="additive", implementation="dense"),
   Step(1, 4096, 8, 64, score="additive"),
   Step(1, 32_768, 8, 64, score="additive"),

@@ -45,6 +45,7 @@ CASES = {
   "rows": Step(7, 3001, 11, 5),
   "blocks": Step(2, 1021, 5, 251, causal=True),
   "float32_and_tiles": Step(3, 8191, 2, 31, dtype="bfloat16"),
+  "group": Step(1, 8191, 6, 31, key_heads=2),
 }
 
 
