@@ -115,12 +115,12 @@ def _dense(step: Step) -> dict[str, int]:
   """Returns the temporary bytes of "dense"."""
   is_additive = step.score == "additive"
   row = FLOAT32 * step.batch * step.heads  # a number for each head
-  # The weights, their gradient, and the gradient of the scores, which grouped heads transpose. Additive
-  # attention transposes the last in four parts.
+  # The weights, before and after division, and their gradient. Grouped heads transpose an array. Additive
+  # attention transposes one in four parts, and stores one part more.
   num_scores = 3 + (step.num_key_heads < step.heads) + is_additive / 4
-  # Gradients of queries and keys before those of vectors that are not finite are set to 0. In half precision
-  # also queries, keys and values. Additive attention also stores exponentials of queries and keys, and
-  # gradients of their factors.
+  # The context and the gradient of values, before rows that are not finite are replaced. In half precision
+  # also queries, keys and values in float32. Additive attention also stores exponentials and complex
+  # gradients.
   num_vectors = 2 + 3 * step.is_half + 6 * is_additive
   return {
     "scores": round(num_scores * row * step.length**2),
@@ -136,11 +136,7 @@ def _blockwise(step: Step) -> dict[str, int]:
   """
   together, queries, keys = tiles(step)
   count, key_count = step.batch * step.heads, step.batch * step.num_key_heads
-  is_ring, is_additive, is_one_tile = (
-    step.devices > 1,
-    step.score == "additive",
-    queries.count == keys.count == 1,
-  )
+  is_ring, is_additive = step.devices > 1, step.score == "additive"
   row = FLOAT32 * step.local_length
   vector, block = row * step.width, FLOAT32 * together * queries.size * step.width
   arrays = {  # the number and the size of float32 arrays
@@ -156,7 +152,7 @@ def _blockwise(step: Step) -> dict[str, int]:
     # The row maxima and denominators, and in a ring their gradients and copies.
     "rows": ((6 if is_ring else 2) * count + (4 if is_ring else 2) * together, row),
     # Queries, keys, and gradients of queries, keys and context. If tiles are skipped, also copies of sums.
-    "blocks": (0 if is_one_tile else 5 + 3 * step.causal, block),
+    "blocks": (0 if queries.count == keys.count == 1 else 5 + 3 * step.causal, block),
     # Exponentials and complex gradients.
     "exponentials": (6 * is_additive, block),
   }
@@ -206,9 +202,9 @@ def _num_together(step: Step) -> int:
   number = 10 if keys.count > 1 else 9
   if together < step.batch * step.heads:
     return number
-  # If all are computed together, arguments and outputs are not copied: queries, context, two gradients, and
-  # one of the sums. In half precision, the float32 copies of keys and values are freed when transposed.
-  # Several sequences are copied, since a block of each is needed at a time.
+  # If all are computed together, no loop copies queries, context and two gradients, and an output stores one
+  # gradient of a block. In half precision, the float32 copies of keys and values are freed when transposed.
+  # Several sequences are rearranged, so that a block of each is contiguous.
   return number - 5 - 2 * step.is_half + 2 * (together > 1)
 
 
@@ -217,10 +213,10 @@ def _num_group(step: Step) -> int:
   count, key_count = step.batch * step.heads, step.batch * step.num_key_heads
   if count == key_count or key_count == 1:
     return 0
-  # Queries, context, two gradients, and the keys and values of a group.
+  # Queries, context and two gradients; and the gradients of keys and values, summed over the heads.
   number = 4 * count // key_count + 2
   if not step.is_half and step.devices == 1:
-    number += 2 * key_count  # gradients of all keys and values, which are stored anyway in the other cases
+    number += 2 * key_count  # gradients of all keys and values, before they are copied to the outputs
   if tiles(step)[0] > 1:
     number += 2 * count  # gradients of keys and values of each head, before their sum
   return number
