@@ -4,10 +4,12 @@
 
 Writes benchmark.json and benchmark.md, and with the suite `length` figures of time, memory and the share of
 the machine's speed against length. Other libraries are included if they are installed: pip install torch
-keras tokamax. With all of them it takes about an hour on 2 cores. Three suites only run if they are named:
+keras tokamax. With all of them it takes about an hour on 2 cores. Four suites only run if they are named:
 `gpu`, which requires a GPU; `compile`, which measures the time to trace and compile, and writes compile.json
-and compile.md; and `mechanisms`, which measures the library without each mechanism of docs/design.md on a
-CPU, writes mechanisms.json, and fails if one gains too little.
+and compile.md; `mechanisms`, which measures the library without each mechanism of docs/design.md on a
+CPU, writes mechanisms.json, and fails if one gains too little; and `memory`, which compares the calculated
+memory of a training step with that of the compiled program on a CPU, up to a million positions and 64
+simulated devices, and writes memory.json and memory.md.
 
 To judge a change, measure it together with the previous version:
 
@@ -24,7 +26,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments.benchmarks import compilation, mechanisms, report
+from experiments.benchmarks import compilation, mechanisms, memory, report
 from experiments.benchmarks.baselines import BASELINES, COMPARED, Unavailable, add_version
 from experiments.benchmarks.cases import TOLERANCES
 from experiments.benchmarks.suites import SUITES
@@ -32,7 +34,7 @@ from experiments.benchmarks.timing import measure, peak_flops
 from experiments.cli import flags as cli
 from experiments.cli.io import flag_path, output_folder
 
-_OTHER_SUITES = {"compile": compilation.run, "mechanisms": mechanisms.run}
+_OTHER_SUITES = {"compile": compilation.run, "mechanisms": mechanisms.run, "memory": memory.run}
 
 _SUITES = flags.DEFINE_list(
   "suites",

@@ -10,7 +10,7 @@ import jax
 import pytest
 from helpers import scripts
 
-from experiments.benchmarks import report
+from experiments.benchmarks import memory, report
 from experiments.benchmarks.timing import PASSES
 
 pytestmark = pytest.mark.slow
@@ -70,6 +70,16 @@ def test_compilation_is_measured(tmp_path):
   finished = scripts.succeed("benchmark", "--suites=compile", "--repeats=1", f"--output={tmp_path}")
   records = json.loads((tmp_path / "compile.json").read_text("utf-8"))
   assert len(records) == 20 and (tmp_path / "compile.md").read_text("utf-8") == finished.output
+
+
+def test_memory_is_compared(tmp_path, monkeypatch, capsys):
+  steps = [memory.Step(2, 29, 3, 5), memory.Step(2, 62, 3, 5, devices=2)]
+  monkeypatch.setattr(memory, "STEPS", steps)
+  memory.run(tmp_path, 1)
+  measured, in_ring = json.loads((tmp_path / "memory.json").read_text("utf-8"))
+  assert measured["is_measured"] and not in_ring["is_measured"]
+  assert in_ring["seconds"] == pytest.approx(measured["seconds"] * 62**2 / 29**2 / 2)
+  assert (tmp_path / "memory.md").read_text("utf-8") == capsys.readouterr().out
 
 
 def test_decoding_is_measured():
