@@ -8,7 +8,7 @@ pytestmark = pytest.mark.eight_devices
 
 CASES = {
   "dot_product": Step(2, 3 * 1030, 3, 47, devices=3),
-  "additive": Step(1, 2 * 514, 3, 131, devices=2, score="additive"),
+  "additive": Step(1, 2 * 2054, 3, 131, devices=2, score="additive"),
   "causal": Step(1, 7 * 2030, 5, 23, devices=7, causal=True, dtype="bfloat16"),
 }
 
