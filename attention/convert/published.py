@@ -161,7 +161,8 @@ def t5(config: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Pretrained,
   encoder = _t5_stack(options, root.within("encoder."), embedding, _T5_ENCODER)
   decoder = _t5_stack(options, root.within("decoder."), embedding, _T5_DECODER)
   _add_head(decoder, root, options, embedding)
-  if options.get("scale_decoder_outputs", options.get("tie_word_embeddings", True)):
+  is_scaled = options.get("scale_decoder_outputs", options.get("tie_word_embeddings", True))
+  if is_scaled and options.model_type == "t5":  # mT5 never scales
     decoder.params["head"] *= jnp.asarray(options["hidden_size"] ** -0.5, embedding.dtype)
   root.check_all_read("coder.embed_tokens.weight")  # the same as shared.weight
   return encoder, decoder

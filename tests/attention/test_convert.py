@@ -89,7 +89,7 @@ LLAMAS = (*LLAMAS, "mistral", "qwen2", "qwen3", "gemma", "gemma2", "stablelm")
 
 def model_of(name, changes=(), **options):
   """Returns the model of a reference, with changes of its state and its config."""
-  functions = {"gpt2": convert.gpt2, "bert": convert.bert, "t5": convert.t5}
+  functions = {"gpt2": convert.gpt2, "bert": convert.bert, "t5": convert.t5, "mt5": convert.t5}
   function = functions.get(name.split("_")[0], convert.llama)
   return function(config_of(name) | options, state_of(name, changes))
 
@@ -148,7 +148,7 @@ def test_bert():
   assert base.params["heads"].keys() == {"pooler.dense.weight", "pooler.dense.bias"}
 
 
-@pytest.mark.parametrize("name", ["t5", "t5_gated"])
+@pytest.mark.parametrize("name", ["t5", "t5_gated", "mt5"])
 def test_t5(name):
   given, _ = reference(name)
   encoder, decoder = model_of(name)
