@@ -15,6 +15,7 @@ from attention.masks import Mask
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "relu": relu,
   "silu": nn.silu,
+  "swish": nn.silu,
   "gelu": functools.partial(nn.gelu, approximate=False),
   "gelu_new": nn.gelu,
   "gelu_pytorch_tanh": nn.gelu,
@@ -69,6 +70,14 @@ class Config:
     values = (self._config.get(each) for each in (name, *_OTHER_NAMES.get(name, ())))
     return next((value for value in values if value is not None), default)
 
+  def given(self, name: str) -> Any:
+    """Returns an option that may be None, but not missing."""
+    if name not in self._config:
+      raise ValueError(
+        f"config must have {name!r}, which may be None, got {', '.join(map(str, self._config))}"
+      )
+    return self._config[name]
+
   def check(self, **supported: Any) -> None:
     """Raises ValueError if an option is given and differs from the only value that is supported."""
     for name, value in supported.items():
@@ -77,18 +86,19 @@ class Config:
 
   def causal_masks(self) -> tuple[Mask, ...]:
     """Returns the mask of each layer of a decoder: causal, in some models with a sliding window."""
-    L, window, kinds = self["num_hidden_layers"], self.get("sliding_window"), self.get("layer_types")
+    L, kinds = self["num_hidden_layers"], self.get("layer_types")
+    if self.model_type not in ("mistral", "qwen2", "qwen3", "gemma2", "gpt_oss"):
+      return (masks.causal(),) * L
+    window, is_qwen = self.given("sliding_window"), self.model_type in ("qwen2", "qwen3")
+    if window is None or (is_qwen and not self.get("use_sliding_window")):
+      return (masks.causal(),) * L
     if self.model_type == "mistral":
       kinds = ["sliding_attention"] * L
-    elif self.model_type in ("qwen2", "qwen3") and not self.get("use_sliding_window"):
-      window = None
-    elif self.model_type in ("qwen2", "qwen3") and kinds is None:
-      first = self["max_window_layers"]
-      kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(L)]
-    elif self.model_type in ("gemma2", "gpt_oss") and kinds is None:
-      kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(L)]
-    if window is None or kinds is None:
-      return (masks.causal(),) * L
+    elif kinds is None:
+      first = self["max_window_layers"] if is_qwen else 0
+      kinds = [
+        "sliding_attention" if i >= first and (is_qwen or i % 2 == 0) else "full_attention" for i in range(L)
+      ]
     if len(kinds) != L or {*kinds} - {"sliding_attention", "full_attention"}:
       raise ValueError(
         f"layer_types in config must be {L} of sliding_attention and full_attention, got {kinds}"
@@ -100,9 +110,13 @@ class Config:
     """Returns `positions.rotary` with the frequencies and the scale of the model."""
     given = self.get("rope_parameters") or self.get("rope_scaling") or {}
     rope = {_ROPE_NAMES.get(name, name): given[name] for name in given if given[name] is not None}
-    kind, base = rope.pop("rope_type", "default"), rope.pop("rope_theta", self.get("rope_theta", 10_000.0))
-    share = self.get("partial_rotary_factor", 0.25 if self.model_type == "stablelm" else 1.0)
-    width, scale = int(head_width * rope.pop("partial_rotary_factor", share)), 1.0
+    kind, scale = rope.pop("rope_type", "default"), 1.0
+    base = rope.pop("rope_theta", None) or self.get("rope_theta")
+    base = base or (self["rope_theta"] if self.model_type == "gpt_oss" else 10_000.0)
+    width = head_width
+    if self.model_type == "stablelm":
+      width = int(width * rope.pop("partial_rotary_factor", self.get("partial_rotary_factor", 0.25)))
+    self.check(**({} if self.model_type == "stablelm" else {"partial_rotary_factor": 1.0}))
     if kind in ("llama3", "yarn"):
       length = self.get("original_max_position_embeddings", self.get("max_position_embeddings"))
       rope.setdefault("original_length", length)

@@ -56,13 +56,19 @@ def llama(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   options = Config(config, "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "stablelm")
   options.check(use_parallel_residual=False, qk_layernorm=False, use_bidirectional_attention=False)
   is_gemma, is_gemma_2 = options.model_type in ("gemma", "gemma2"), options.model_type == "gemma2"
-  root = State(state, norm_offset=1.0 if is_gemma else 0.0)
+  # Projections of outputs have no biases.
+  zero_biases = ("self_attn.o_proj.bias",) if options.model_type in ("qwen2", "stablelm") else ()
+  root = State(state, zero_biases=zero_biases, norm_offset=1.0 if is_gemma else 0.0)
   trunk = root.before("embed_tokens.weight")
   embedding = trunk.array("embed_tokens.weight", None, options["hidden_size"])
   attention = _grouped_heads(options)
   if is_gemma_2:
-    score, cap = ScaledDotProduct(options["query_pre_attn_scalar"] ** -0.5), "attn_logit_softcapping"
-    attention["score"] = SoftCap(score, options[cap]) if options.get(cap) else score
+    score, cap = (
+      ScaledDotProduct(options["query_pre_attn_scalar"] ** -0.5),
+      options.given("attn_logit_softcapping"),
+    )
+    attention["score"] = score if cap is None else SoftCap(score, cap)
+  activation = options.get("hidden_activation") or options["hidden_act"]
   model = _model(
     options,
     trunk,
@@ -71,14 +77,16 @@ def llama(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
     masks=options.causal_masks(),
     norm_cls=LayerNorm if options.model_type == "stablelm" else RMSNorm,
     norm_position="both" if is_gemma_2 else "pre",
-    activation="gelu_new" if is_gemma else options["hidden_act"],
+    activation="gelu_new" if is_gemma and activation == "gelu" else activation,
+    qk_norm=options.model_type == "qwen3",
+    mlp_bias=options.get("mlp_bias", False),
     attention=attention,
   )
   if is_gemma:
     model.params["embedding"] = embedding * jnp.asarray(embedding.shape[1] ** 0.5, embedding.dtype)
   _add_head(model, root, options, embedding)
   root.check_all_read("rotary_emb.inv_freq")
-  return model._replace(logit_cap=options.get("final_logit_softcapping"))
+  return model._replace(logit_cap=options.given("final_logit_softcapping") if is_gemma_2 else None)
 
 
 def gpt_oss_attention(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
@@ -91,10 +99,7 @@ def gpt_oss_attention(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pr
   options = Config(config, "gpt_oss")
   trunk = State(state).before("layers.0.self_attn.sinks")
   parts = [trunk.within(f"layers.{i}.") for i in range(options["num_hidden_layers"])]
-  use_bias = "self_attn.q_proj.bias" in parts[0]
-  layer = MultiHeadAttention(
-    options["num_attention_heads"], use_sinks=True, use_bias=use_bias, **_grouped_heads(options)
-  )
+  layer = MultiHeadAttention(options["num_attention_heads"], use_sinks=True, **_grouped_heads(options))
   names = {ours.removeprefix("attention/"): theirs for ours, theirs in _LLAMA.items()} | {"": "self_attn"}
   layers = variables_of(layer, parts, names, jnp.zeros((1, options["hidden_size"])))
   for part in parts:
@@ -112,7 +117,7 @@ def gpt2(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   """
   options = Config(config, "gpt2")
   options.check(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
-  root = State(state, needs_biases=True, has_kernels=True)
+  root = State(state, has_kernels=True)
   trunk, D = root.before("wte.weight"), options["hidden_size"]
   for i in range(options["num_hidden_layers"]):
     trunk.within(f"h.{i}.").split("attn.c_attn", *_PROJECTIONS[:3])
@@ -135,7 +140,7 @@ def bert(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   """
   options = Config(config, "bert")
   options.check(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
-  root = State(state, needs_biases=True)
+  root = State(state)
   trunk, D = root.before("embeddings.word_embeddings.weight"), options["hidden_size"]
   embedding = trunk.array("embeddings.word_embeddings.weight", None, D)
   model = _model(options, trunk, _BERT, embedding, norm_position="post")
@@ -164,14 +169,15 @@ def t5(config: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Pretrained,
   is_scaled = options.get("scale_decoder_outputs", options.get("tie_word_embeddings", True))
   if is_scaled and options.model_type == "t5":  # mT5 never scales
     decoder.params["head"] *= jnp.asarray(options["hidden_size"] ** -0.5, embedding.dtype)
-  root.check_all_read("coder.embed_tokens.weight")  # the same as shared.weight
+  # The same as shared.weight; and an array of the original files that no model uses.
+  root.check_all_read("coder.embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight")
   return encoder, decoder
 
 
 def _t5_stack(options: Config, trunk: State, embedding: jax.Array, names: Mapping[str, str]) -> Pretrained:
   """Returns the encoder or the decoder of T5, without a head."""
   N, H, is_decoder = options["num_attention_heads"], options["head_dim"], "cross_attention_norm" in names
-  activation, L = options["feed_forward_proj"], options["num_hidden_layers"]
+  activation, L = options.get("feed_forward_proj", "relu"), options["num_hidden_layers"]
   L = options.get("num_decoder_layers", L) if is_decoder else L
   if not activation.startswith("gated-"):
     names = {**names, "feed_forward/hidden": names["feed_forward/hidden"].replace("wi_1", "wi")}
@@ -188,7 +194,8 @@ def _t5_stack(options: Config, trunk: State, embedding: jax.Array, names: Mappin
     norm_cls=RMSNorm,
     activation="gelu_new" if activation == "gated-gelu" else activation.removeprefix("gated-"),
     layer_cls=decoder_cls if is_decoder else EncoderLayer,
-    attention={"qkv_features": N * H, "score": score},
+    mlp_bias=False,
+    attention={"qkv_features": N * H, "use_bias": False, "score": score},
   )
   table = trunk.array("block.0.layer.0.SelfAttention.relative_attention_bias.weight", None, N).T
   max_distance = options.get("relative_attention_max_distance", 128)
@@ -262,6 +269,8 @@ def _model(
   norm_position: str = "pre",
   activation: str | None = None,
   layer_cls: Any = EncoderLayer,
+  qk_norm: bool = False,
+  mlp_bias: bool = True,
   attention: Mapping[str, Any] | None = None,
 ) -> Pretrained:
   """Returns a model with the parameters of its layers, its norm and its embedding.
@@ -276,30 +285,29 @@ def _model(
     norm_position: see `EncoderLayer`.
     activation: name in Transformers. Default: that in the config.
     layer_cls: `EncoderLayer` or `DecoderLayer`.
+    qk_norm: whether queries and keys are normalized.
+    mlp_bias: whether the feed-forward network has biases.
     attention: options of the self-attention.
   """
   masks = (None,) * options["num_hidden_layers"] if masks is None else masks
   parts = [trunk.within(f"{names['layers']}.{i}.") for i in range(len(masks))]
   dtypes = {"dtype": embedding.dtype, "param_dtype": embedding.dtype}
   norm_cls = functools.partial(norm_cls, epsilon=options["norm_eps"])
-
-  def has_bias(module: str) -> bool:
-    return any(f"{theirs}.bias" in parts[0] for ours, theirs in names.items() if ours.startswith(module))
-
-  qk_norm_cls = norm_cls if f"{names.get('attention/query_ln')}.weight" in parts[0] else None
   layer = layer_cls(
     options["num_attention_heads"],
     options.get("intermediate_size", 4 * embedding.shape[1]),
     norm_position=norm_position,
     norm_cls=norm_cls,
     self_attention_cls=functools.partial(
-      MultiHeadAttention, use_bias=has_bias("attention/"), qk_norm_cls=qk_norm_cls, **(attention or {})
+      MultiHeadAttention,
+      qk_norm_cls=norm_cls if qk_norm else None,
+      **(attention or {}),
     ),
     feed_forward_cls=functools.partial(
       FeedForward,
       activation=activation_of(activation or options["hidden_act"]),
       use_gate="feed_forward/gate" in names,
-      use_bias=has_bias("feed_forward/"),
+      use_bias=mlp_bias,
     ),
     **dtypes,
   )
@@ -311,15 +319,20 @@ def _model(
 
 def _grouped_heads(options: Config) -> dict[str, Any]:
   """Returns options of `MultiHeadAttention` that Llama and gpt-oss share."""
-  N = options["num_attention_heads"]
+  N, kind = options["num_attention_heads"], options.model_type
   H = options.get("head_dim", options["hidden_size"] // N)
-  K = options.get("num_key_value_heads", N)
-  return {"num_key_value_heads": K, "qkv_features": N * H, "position_fn": options.rotary(H)}
+  name = "use_qkv_bias" if kind == "stablelm" else "attention_bias"
+  return {
+    "num_key_value_heads": options.get("num_key_value_heads", N),
+    "qkv_features": N * H,
+    "use_bias": kind == "qwen2" or options.get(name, kind == "gpt_oss"),
+    "position_fn": options.rotary(H),
+  }
 
 
 def _add_head(model: Pretrained, root: State, options: Config, embedding: jax.Array) -> None:
   """Adds the matrix of the logits [V D] to the parameters, if there is one."""
   if "lm_head.weight" in root:
     model.params["head"] = root.array("lm_head.weight", *embedding.shape)
-  elif options.get("tie_word_embeddings", True):
+  elif options.get("tie_word_embeddings", options.model_type in ("gemma", "gemma2", "gpt2", "t5", "mt5")):
     model.params["head"] = embedding

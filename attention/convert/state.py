@@ -20,7 +20,7 @@ class State:
   Args:
     state: a mapping from names to arrays.
     prefix: of the names that are read.
-    needs_biases: whether a missing bias is an error, not zero.
+    zero_biases: names of biases that are zero if they are missing, without the prefix of a layer.
     has_kernels: whether weights are [in out], as in GPT-2, instead of [out in], as in PyTorch.
     norm_offset: added to the weights of norms, as in Gemma.
   """
@@ -30,7 +30,7 @@ class State:
     state: Mapping[str, Any],
     prefix: str = "",
     *,
-    needs_biases: bool = False,
+    zero_biases: tuple[str, ...] = (),
     has_kernels: bool = False,
     norm_offset: float = 0.0,
   ):
@@ -40,7 +40,9 @@ class State:
         f"got {type(state).__name__}"
       )
     self._state = {_new_name(str(name)): state[name] for name in state}
-    self.prefix, self._needs_biases = str(prefix), needs_biases
+    if len(self._state) < len(state):
+      raise ValueError(f"state must not have two names of one array, got {', '.join(map(str, state))}")
+    self.prefix, self._zero_biases = str(prefix), zero_biases
     self._has_kernels, self._norm_offset = has_kernels, norm_offset
     self._read: set[str] = set()
 
@@ -109,7 +111,7 @@ class State:
     """Returns a parameter: a kernel from a transposed weight, a scale of a norm, a bias, or another one."""
     *module, kind = path
     name = f"{names['/'.join(module)]}.{'weight' if kind in ('kernel', 'scale') else kind}"
-    if kind == "bias" and name not in self and not self._needs_biases:
+    if name in self._zero_biases and name not in self:
       return jnp.zeros(leaf.shape, leaf.dtype)
     if kind != "kernel":
       array = self.array(name, math.prod(leaf.shape)).reshape(leaf.shape)

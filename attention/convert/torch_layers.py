@@ -31,7 +31,7 @@ def torch_multi_head_attention(
     ValueError: if the state is not a mapping to arrays, an array is missing or has an incompatible shape, or
       there are parameters that this package's layer lacks.
   """
-  layer = State(state, prefix, needs_biases=True)
+  layer = State(state, prefix)
   layer.split("in_proj", *_INPUTS)
   # Keys and values may have other widths than queries.
   D = layer.array("q_proj.weight", None, None).shape[1]
@@ -56,7 +56,7 @@ def torch_encoder_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = State(state, prefix, needs_biases=True)
+  layer = State(state, prefix)
   layer.within("self_attn.").split("in_proj", *_INPUTS)
   F, D = layer.array("linear1.weight", None, None).shape
   use_bias = "linear1.bias" in layer

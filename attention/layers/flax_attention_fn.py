@@ -112,10 +112,7 @@ def flax_attention_fn(
     )
     if options.dropout is not None and broadcast_dropout:
       options = dataclasses.replace(options, dropout=dataclasses.replace(options.dropout, is_shared=True))
-    precisions = (
-      contextlib.nullcontext() if precision is None else jax.default_matmul_precision(str(precision).lower())
-    )
-    with precisions:
+    with _precision(precision):
       output = attend_heads_checked(queries, keys, values, options, settings=settings)
     if module is not None:
       # A module of NNX has imported flax.nnx, which takes 0.3 s.
@@ -124,6 +121,14 @@ def flax_attention_fn(
     return jnp.swapaxes(output.context, -3, -2).astype(out_dtype)
 
   return attention_fn
+
+
+def _precision(precision: Any) -> Any:
+  """Returns a context with the precision of products that a layer asks for, if any."""
+  name = str(precision).lower()
+  if name not in ("none", "default", "high", "highest"):
+    raise ValueError(f"precision must be None, default, high or highest, got {precision!r}")
+  return contextlib.nullcontext() if precision is None else jax.default_matmul_precision(name)
 
 
 def _from_query_position(

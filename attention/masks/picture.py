@@ -14,9 +14,10 @@ def picture(mask: Any, T: int, S: int, block_sizes: tuple[int, int]) -> str:
   """Returns the text of `Mask.to_string`."""
   *leading, T, S = mask.full_shape(check_size("T", T), check_size("S", S))
   mask = first_index(mask)
-  # A mask function may return leading axes.
-  allowed = np.asarray(jax.jit(lambda: mask.materialize(T, S))()).reshape(-1, T, S)[0]
-  tiles = computed_tiles(mask, T, S, block_sizes)
+  with jax.ensure_compile_time_eval():  # known masks are also printed inside jax.jit
+    allowed = np.asarray(jax.jit(lambda: mask.materialize(T, S))())
+  allowed = allowed.reshape(-1, T, S)[0]  # a mask function may return leading axes
+  tiles = computed_tiles(mask, T, S, tuple(check_size("block_sizes", size) for size in block_sizes))
   lines = [
     f"T={T} queries (rows), S={S} keys (columns)",
     f"{allowed.sum():,} of {T * S:,} pairs allowed ({allowed.mean():.1%})",

@@ -228,11 +228,10 @@ def test_gru_layers_are_numbered():
     convert.torch_gru(cell, layer=-1)
 
 
-LLAMA, BERT = (
-  functools.partial(function, config_of(name))
-  for name, function in (("llama", convert.llama), ("bert", convert.bert))
+LLAMA, QWEN_2, QWEN_3 = (
+  functools.partial(convert.llama, config_of(name)) for name in ("llama", "qwen2", "qwen3")
 )
-LLAMA_STATE = state_of("llama")
+BERT = functools.partial(convert.bert, config_of("bert"))
 
 
 @pytest.mark.parametrize(
@@ -283,6 +282,10 @@ LAYER = "model.layers.1."
     (LLAMA, "llama", f"{LAYER}self_attn.sinks", np.zeros(4), UNEXPECTED),
     (LLAMA, "llama", "model.layers.2.mlp.up_proj.weight", np.zeros((6, 8)), UNEXPECTED),
     (LLAMA, "llama", "score.weight", np.zeros((2, 8)), UNEXPECTED),
+    (LLAMA, "llama", f"{LAYER}self_attn.q_proj.bias", np.zeros(8), UNEXPECTED),
+    (QWEN_2, "qwen2", f"{LAYER}self_attn.v_proj.bias", None, MISSING),
+    (QWEN_3, "qwen3", f"{LAYER}self_attn.q_norm.weight", None, MISSING),
+    (LLAMA, "llama", f"{LAYER}self_attn.q_proj_weight", np.zeros((8, 8)), "two names of one array"),
   ],
 )
 def test_missing_and_invalid_arrays_raise(function, layer, name, array, message):
@@ -291,10 +294,9 @@ def test_missing_and_invalid_arrays_raise(function, layer, name, array, message)
   assert name in str(caught.value)
 
 
-def test_missing_biases_are_zero():
-  name = "model.layers.0.self_attn.k_proj.bias"
-  params = model_of("llama_biases", {name: None}).params["layers"][0]["params"]["attention"]
-  assert not np.any(params["key"]["bias"]) and np.all(params["query"]["bias"])
+def test_missing_biases_of_outputs_are_zero():
+  params = model_of("qwen2").params["layers"][0]["params"]["attention"]
+  assert not np.any(params["out"]["bias"]) and np.all(params["key"]["bias"])
 
 
 def test_buffers_are_ignored():
@@ -314,7 +316,8 @@ def test_buffers_are_ignored():
   ("name", "options", "message"),
   [
     ("llama", {"model_type": "olmo"}, "model_type in config must be llama or mistral or .*, got 'olmo'"),
-    ("llama", {"hidden_act": "swish"}, "activation in config must be one of relu, .*, got 'swish'"),
+    ("llama", {"hidden_act": "tanh"}, "activation in config must be one of relu, .*, got 'tanh'"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor in config must be 1.0, got 0.5"),
     ("llama", {"num_attention_heads": None}, "config must have 'num_attention_heads', got "),
     ("llama", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type in config must be .*, got 'dynamic'"),
     ("llama_yarn", {"rope_parameters": {"rope_type": "yarn", "mscale": 1}}, r"for 'yarn': \['mscale'\]"),
@@ -327,6 +330,30 @@ def test_buffers_are_ignored():
 def test_unsupported_configs_raise(name, options, message):
   with pytest.raises(ValueError, match=message):
     model_of(name, **options)
+
+
+@pytest.mark.parametrize(
+  ("name", "option"),
+  [
+    ("mistral", "sliding_window"),
+    ("gemma2", "attn_logit_softcapping"),
+    ("gemma2", "final_logit_softcapping"),
+  ],
+)
+def test_options_with_other_defaults_must_be_given(name, option):
+  config = config_of(name)
+  del config[option]
+  with pytest.raises(ValueError, match=f"config must have '{option}', which may be None"):
+    convert.llama(config, state_of(name))
+
+
+def test_original_files_of_t5():
+  config, name = config_of("t5"), "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+  del config["feed_forward_proj"]
+  for model, same in zip(
+    convert.t5(config, state_of("t5", {name: np.ones((8, 2))})), model_of("t5"), strict=True
+  ):
+    chex.assert_trees_all_equal(model.params, same.params)
 
 
 def test_config_must_be_a_mapping():

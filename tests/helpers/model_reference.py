@@ -94,7 +94,7 @@ def sublayer(params, name, norm_position, inputs, function):
 
 
 def encoder_layer(params, inputs, norm, **options):
-  """Returns the output [... S D]; `norm` is "pre", "post" or "both", the options are those of `multi_head`."""
+  """Returns the output [... S D]; `norm` is "pre", "post" or "both"; see also `multi_head`."""
   hidden, _ = sublayer(params, "attention", norm, inputs, lambda p, x: multi_head(p, x, x, **options))
   return sublayer(params, "feed_forward", norm, hidden, lambda p, x: [feed_forward(p, x)])[0]
 

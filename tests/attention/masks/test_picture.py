@@ -119,18 +119,17 @@ def test_pictures_have_at_most_32_rows():
     assert len([line for line in text.splitlines() if line[0] in "█░·"]) == rows
 
 
-@pytest.mark.parametrize("traced", [True, False])
-def test_masks_are_shown_as_repr_inside_jit(traced):
+def test_masks_inside_jit():
   texts = []
 
   @jax.jit
   def run(length):
-    mask = masks.lengths(source=length) if traced else masks.causal()
-    texts.append((str(mask), repr(mask)))
+    traced, known = masks.lengths(source=length), masks.causal()
+    texts.extend([str(traced) == repr(traced), str(known)])
     return length
 
   run(3)
-  assert texts[0][0] == texts[0][1]
+  assert texts == [True, str(masks.causal())]
 
 
 def test_failing_and_huge_masks_are_shown_as_repr():
