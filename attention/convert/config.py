@@ -30,6 +30,7 @@ _OTHER_NAMES = {
   "intermediate_size": ("n_inner", "d_ff"),
   "head_dim": ("d_kv",),
   "hidden_act": ("activation_function",),
+  "max_position_embeddings": ("n_positions",),
   "norm_eps": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
 }
 

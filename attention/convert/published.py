@@ -60,7 +60,7 @@ def llama(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   zero_biases = ("self_attn.o_proj.bias",) if options.model_type in ("qwen2", "stablelm") else ()
   root = State(state, zero_biases=zero_biases, norm_offset=1.0 if is_gemma else 0.0)
   trunk = root.before("embed_tokens.weight")
-  embedding = trunk.array("embed_tokens.weight", None, options["hidden_size"])
+  embedding = trunk.array("embed_tokens.weight", options["vocab_size"], options["hidden_size"])
   attention = _grouped_heads(options)
   if is_gemma_2:
     score, cap = (
@@ -121,9 +121,9 @@ def gpt2(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   trunk, D = root.before("wte.weight"), options["hidden_size"]
   for i in range(options["num_hidden_layers"]):
     trunk.within(f"h.{i}.").split("attn.c_attn", *_PROJECTIONS[:3])
-  embedding = trunk.array("wte.weight", None, D)
+  embedding = trunk.array("wte.weight", options["vocab_size"], D)
   model = _model(options, trunk, _GPT_2, embedding, masks=options.causal_masks())
-  model.params["positions"] = trunk.array("wpe.weight", None, D)
+  model.params["positions"] = trunk.array("wpe.weight", options["max_position_embeddings"], D)
   _add_head(model, root, options, embedding)
   root.check_all_read(".attn.bias", ".attn.masked_bias")
   return model
@@ -142,10 +142,11 @@ def bert(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   options.check(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
   root = State(state)
   trunk, D = root.before("embeddings.word_embeddings.weight"), options["hidden_size"]
-  embedding = trunk.array("embeddings.word_embeddings.weight", None, D)
+  embedding = trunk.array("embeddings.word_embeddings.weight", options["vocab_size"], D)
   model = _model(options, trunk, _BERT, embedding, norm_position="post")
-  for name, theirs in (("positions", "position_embeddings"), ("types", "token_type_embeddings")):
-    model.params[name] = trunk.array(f"embeddings.{theirs}.weight", None, D)
+  sizes = options["max_position_embeddings"], options["type_vocab_size"]
+  model.params["positions"] = trunk.array("embeddings.position_embeddings.weight", sizes[0], D)
+  model.params["types"] = trunk.array("embeddings.token_type_embeddings.weight", sizes[1], D)
   model.params["heads"] = root.arrays_outside(trunk.prefix + "embeddings.", trunk.prefix + "encoder.")
   root.check_all_read("position_ids")
   return model
@@ -162,7 +163,7 @@ def t5(config: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Pretrained,
   """
   options = Config(config, "t5", "mt5")
   root = State(state)
-  embedding = root.array("shared.weight", None, options["hidden_size"])
+  embedding = root.array("shared.weight", options["vocab_size"], options["hidden_size"])
   encoder = _t5_stack(options, root.within("encoder."), embedding, _T5_ENCODER)
   decoder = _t5_stack(options, root.within("decoder."), embedding, _T5_DECODER)
   _add_head(decoder, root, options, embedding)
@@ -197,7 +198,11 @@ def _t5_stack(options: Config, trunk: State, embedding: jax.Array, names: Mappin
     mlp_bias=False,
     attention={"qkv_features": N * H, "use_bias": False, "score": score},
   )
-  table = trunk.array("block.0.layer.0.SelfAttention.relative_attention_bias.weight", None, N).T
+  table = trunk.array(
+    "block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+    options["relative_attention_num_buckets"],
+    N,
+  ).T
   max_distance = options.get("relative_attention_max_distance", 128)
   model.params["bias"] = RelativePositionBias(table, max_distance, bidirectional=not is_decoder)
   return model

@@ -91,8 +91,12 @@ class State:
     """Adds the parts of a linear layer that holds several ones, by further names, if it is there."""
     for kind in ("weight", "bias"):
       if f"{name}.{kind}" in self:
-        array = self[f"{name}.{kind}"]
+        array = self.array(f"{name}.{kind}", *[None] * (1 + (kind == "weight")))
         axis = array.ndim - 1 if self._has_kernels else 0
+        if array.shape[axis] % len(parts):
+          raise ValueError(
+            f"{self.prefix}{name}.{kind} must have {len(parts)} equal parts, got {array.shape}"
+          )
         for part, value in zip(parts, jnp.split(array, len(parts), axis), strict=True):
           self._state[f"{self.prefix}{part}.{kind}"] = value
 

@@ -232,6 +232,7 @@ LLAMA, QWEN_2, QWEN_3 = (
   functools.partial(convert.llama, config_of(name)) for name in ("llama", "qwen2", "qwen3")
 )
 BERT = functools.partial(convert.bert, config_of("bert"))
+GPT_2 = functools.partial(convert.gpt2, config_of("gpt2"))
 
 
 @pytest.mark.parametrize(
@@ -276,6 +277,8 @@ LAYER = "model.layers.1."
     (ENCODER, "encoder_pre", "norm1.weight", np.zeros(3), r"must have axes \[12\], got shape \(3,\)"),
     (BERT, "bert", "encoder.layer.1.output.dense.bias", None, MISSING),
     (BERT, "bert", "encoder.layer.2.output.dense.bias", np.zeros(8), UNEXPECTED),
+    (GPT_2, "gpt2", "transformer.h.1.attn.c_attn.bias", np.zeros(25), r"3 equal parts, got \(25,\)"),
+    (GPT_2, "gpt2", "transformer.wpe.weight", np.zeros((31, 8)), r"\[32 8\], got shape \(31, 8\)"),
     (LLAMA, "llama", f"{LAYER}mlp.up_proj.weight", None, MISSING),
     (LLAMA, "llama", f"{LAYER}mlp.up_proj.weight", np.zeros((6, 7)), r"\[6 8\], got shape \(6, 7\)"),
     (LLAMA, "llama", f"{LAYER}self_attn.k_proj.weight", np.zeros((8, 8)), r"\[4 8\], got shape \(8, 8\)"),
