@@ -5,13 +5,11 @@
 prints the most likely token at each position, and writes the attention weights; see `language_model`.
 """
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-from absl import app
 
 from attention import convert, masks
-from examples.files import TOKENS, WEIGHTS, read_model
+from examples.files import read_model, read_tokens, write_weights
+from experiments.cli import flags as cli
 
 
 def encode(model, tokens, lengths, types=0):
@@ -31,18 +29,19 @@ def masked_token_logits(model, vectors):
   heads, prefix = model.params["heads"], "cls.predictions.transform"
   hidden = vectors @ heads[f"{prefix}.dense.weight"].T + heads[f"{prefix}.dense.bias"]
   norm = {"scale": heads[f"{prefix}.LayerNorm.weight"], "bias": heads[f"{prefix}.LayerNorm.bias"]}
-  hidden = model.norm.apply({"params": norm}, jax.nn.gelu(hidden, approximate=False))
-  return hidden @ model.params["embedding"].T + heads["cls.predictions.bias"]
+  activation = model.layer.feed_forward_cls.keywords["activation"]
+  hidden = model.norm.apply({"params": norm}, activation(hidden))
+  decoder = heads.get("cls.predictions.decoder.weight", model.params["embedding"])
+  return hidden @ decoder.T + heads["cls.predictions.bias"]
 
 
-def main(_):
+def main():
   model = convert.bert(*read_model())
-  tokens = jnp.array([[int(token) for token in TOKENS.value]])
+  tokens = read_tokens(len(model.params["embedding"]))
   vectors, weights = encode(model, tokens, jnp.array([tokens.shape[1]]))
   print(*jnp.argmax(masked_token_logits(model, vectors)[0], axis=-1).tolist(), sep=",")
-  if WEIGHTS.value:
-    np.savez(WEIGHTS.value, weights=weights[:, 0], tokens=TOKENS.value)
+  write_weights(weights[:, 0], tokens=tokens[0])
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -1,6 +1,6 @@
 """A published language model: Llama, Mistral, Qwen 2 or 3, Gemma 1 or 2, StableLM or GPT-2.
 
-    python -m examples.language_model --model=folder --tokens=1,5,9 --weights=weights.npz
+    python -m examples.language_model --model=folder --tokens=1,5,9 --num_tokens=20 --weights=weights.npz
 
 continues the tokens greedily, and writes the attention weights, which
 `experiments.explore --weights=weights.npz` shows. The folder has config.json and model.safetensors
@@ -8,11 +8,10 @@ continues the tokens greedily, and writes the attention weights, which
 """
 
 import jax.numpy as jnp
-import numpy as np
-from absl import app
 
 from attention import convert, decoding
-from examples.files import NUM_TOKENS, TOKENS, WEIGHTS, read_model
+from examples.files import NUM_TOKENS, read_model, read_tokens, write_weights
+from experiments.cli import flags as cli
 
 
 def forward(model, tokens, caches):
@@ -33,9 +32,14 @@ def forward(model, tokens, caches):
 
 
 def init_caches(model, batch_size, length):
-  vectors = jnp.zeros((batch_size, 1, *model.params["embedding"].shape[1:]), model.params["embedding"].dtype)
-  layers = model.params["layers"]
-  return [model.layer.apply(variables, vectors, length, method="init_cache") for variables in layers]
+  """Returns an empty cache for each layer, with room for `length` tokens."""
+  params = model.params
+  if length > len(params.get("positions", range(length))):
+    raise ValueError(
+      f"length must be at most {len(params['positions'])}, the number of positions, got {length}"
+    )
+  vectors = jnp.zeros((batch_size, 1, params["embedding"].shape[1]), params["embedding"].dtype)
+  return [model.layer.apply(layer, vectors, length, method="init_cache") for layer in params["layers"]]
 
 
 def continue_greedily(model, prompt, num_tokens):
@@ -51,16 +55,15 @@ def continue_greedily(model, prompt, num_tokens):
   return decoding.greedy(step, caches, bos_id=prompt[:, -1], **options).tokens
 
 
-def main(_):
+def main():
   config, state = read_model()
   model = (convert.gpt2 if config["model_type"] == "gpt2" else convert.llama)(config, state)
-  prompt = jnp.array([[int(token) for token in TOKENS.value]])
+  prompt = read_tokens(len(model.params["embedding"]))
   tokens = jnp.concatenate([prompt, continue_greedily(model, prompt, NUM_TOKENS.value)], axis=1)
   print(*tokens[0].tolist(), sep=",")
-  if WEIGHTS.value:
-    _, _, weights = forward(model, tokens, init_caches(model, 1, tokens.shape[1]))
-    np.savez(WEIGHTS.value, weights=weights[:, 0], tokens=[str(token) for token in tokens[0]])
+  _, _, weights = forward(model, tokens, init_caches(model, *tokens.shape))
+  write_weights(weights[:, 0], tokens=tokens[0])
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -1,16 +1,15 @@
 """T5, with a cache in the decoder.
 
-    python -m examples.t5 --model=folder --tokens=13959,1566,12,2968,1 --weights=weights.npz
+    python -m examples.t5 --model=folder --tokens=13959,1566,12,2968,1 --num_tokens=20 --weights=weights.npz
 
 decodes greedily, and writes the weights of the cross-attention; see `language_model`.
 """
 
 import jax.numpy as jnp
-import numpy as np
-from absl import app
 
 from attention import convert, decoding, masks
-from examples.files import NUM_TOKENS, TOKENS, WEIGHTS, read_model
+from examples.files import NUM_TOKENS, read_model, read_tokens, write_weights
+from experiments.cli import flags as cli
 
 
 def encode(encoder, sources, lengths):
@@ -59,16 +58,14 @@ def translate(encoder, decoder, sources, lengths, max_length, bos_id=0, eos_id=1
   return tokens, decode(decoder, inputs, caches, keys_values, lengths)[2]
 
 
-def main(_):
+def main():
   encoder, decoder = convert.t5(*read_model())
-  sources = jnp.array([[int(token) for token in TOKENS.value]])
+  sources = read_tokens(len(encoder.params["embedding"]))
   (tokens,), weights = translate(encoder, decoder, sources, jnp.array([sources.shape[1]]), NUM_TOKENS.value)
   count = [*tokens.tolist(), 1].index(1) + 1  # including the end
   print(*tokens[:count].tolist(), sep=",")
-  if WEIGHTS.value:
-    target = [str(token) for token in tokens[:count]]
-    np.savez(WEIGHTS.value, weights=weights[:, 0, :, :count], source=TOKENS.value, target=target)
+  write_weights(weights[:, 0, :, :count], source=sources[0], target=tokens[:count])
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -118,17 +118,18 @@ class Config:
     if self.model_type == "stablelm":
       width = int(width * rope.pop("partial_rotary_factor", self.get("partial_rotary_factor", 0.25)))
     self.check(**({} if self.model_type == "stablelm" else {"partial_rotary_factor": 1.0}))
-    if kind in ("llama3", "yarn"):
-      length = self.get("original_max_position_embeddings", self.get("max_position_embeddings"))
-      rope.setdefault("original_length", length)
+    if kind not in _FREQUENCIES:
+      raise ValueError(f"rope_type in config must be one of {', '.join(_FREQUENCIES)}, got {kind!r}")
+    make, required = _FREQUENCIES[kind]
+    if kind in ("llama3", "yarn") and "original_length" not in rope:
+      rope["original_length"] = (
+        self.get("original_max_position_embeddings") or self["max_position_embeddings"]
+      )
     if kind == "yarn":
       rope.setdefault("factor", self.get("max_position_embeddings", 0) / rope["original_length"])
       scale = rope.pop("attention_factor", None) or positions.yarn_scale(rope["factor"])
-    if kind not in _FREQUENCIES:
-      raise ValueError(f"rope_type in config must be one of {', '.join(_FREQUENCIES)}, got {kind!r}")
-    make = _FREQUENCIES[kind]
-    if unknown := rope.keys() - inspect.signature(make).parameters.keys():
-      raise ValueError(f"rotary embeddings in config have unknown options for {kind!r}: {sorted(unknown)}")
+    if not required <= rope.keys() or rope.keys() - inspect.signature(make).parameters.keys():
+      raise ValueError(f"options of rotary embeddings in config are missing or not supported: {given}")
     return functools.partial(positions.rotary, frequencies=make(width, base=base, **rope), scale=scale)
 
 
@@ -136,11 +137,12 @@ def _linear_frequencies(width: int, *, base: float, factor: float) -> jax.Array:
   return positions.rotary_frequencies(width, base=base) / factor
 
 
-_FREQUENCIES: dict[str, Callable[..., jax.Array]] = {
-  "default": positions.rotary_frequencies,
-  "linear": _linear_frequencies,
-  "llama3": positions.llama3_frequencies,
-  "yarn": positions.yarn_frequencies,
+# The function of each type of rotary embedding, and the options without a default.
+_FREQUENCIES: dict[str, tuple[Callable[..., jax.Array], set[str]]] = {
+  "default": (positions.rotary_frequencies, set()),
+  "linear": (_linear_frequencies, {"factor"}),
+  "llama3": (positions.llama3_frequencies, {"factor", "low_freq_factor", "high_freq_factor"}),
+  "yarn": (positions.yarn_frequencies, {"factor"}),
 }
 _ROPE_NAMES = {"type": "rope_type", "original_max_position_embeddings": "original_length"}
 

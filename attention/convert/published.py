@@ -168,7 +168,7 @@ def t5(config: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Pretrained,
   decoder = _t5_stack(options, root.within("decoder."), embedding, _T5_DECODER)
   _add_head(decoder, root, options, embedding)
   is_scaled = options.get("scale_decoder_outputs", options.get("tie_word_embeddings", True))
-  if is_scaled and options.model_type == "t5":  # mT5 never scales
+  if is_scaled and options.model_type == "t5" and "head" in decoder.params:  # mT5 never scales
     decoder.params["head"] *= jnp.asarray(options["hidden_size"] ** -0.5, embedding.dtype)
   # The same as shared.weight; and an array of the original files that no model uses.
   root.check_all_read("coder.embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight")

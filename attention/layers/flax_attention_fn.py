@@ -14,6 +14,7 @@ from flax import linen as nn
 from flax.typing import Dtype
 
 from attention import masks
+from attention.arrays.checks import as_array
 from attention.arrays.dtypes import compute_dtype
 from attention.arrays.shapes import with_rank
 from attention.biases.base import BiasLike, BiasSum, as_bias
@@ -97,7 +98,7 @@ def flax_attention_fn(
     own = [each for each in (own_mask, masks.causal() if is_causal else None) if each is not None]
     all_masks, biases = _from_query_position(own, own_bias, mask, decode, shape)
     if mask is not None:
-      all_masks.append(mask if isinstance(mask, Mask) else as_mask(jnp.asarray(mask).astype(bool)))
+      all_masks.append(mask if isinstance(mask, Mask) else as_mask(as_array("mask", mask).astype(bool)))
     if bias is not None:
       biases.append(as_bias(bias))
     options, settings = check_options(
@@ -154,8 +155,8 @@ def _from_query_position(
     return own_masks, own_biases
   if decode is None:
     raise ValueError(
-      "decode must be True or False in flax_attention_fn for one query and several keys with a mask of the "
-      "call, since the position of the query is unknown, got None"
+      "decode of flax_attention_fn must be True if the layer has a cache (decode=True), otherwise False, got "
+      "None: for one query, several keys and a mask of the call, the position of the query is unknown"
     )
   if not is_array:
     raise ValueError(

@@ -323,7 +323,12 @@ def test_buffers_are_ignored():
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor in config must be 1.0, got 0.5"),
     ("llama", {"num_attention_heads": None}, "config must have 'num_attention_heads', got "),
     ("llama", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type in config must be .*, got 'dynamic'"),
-    ("llama_yarn", {"rope_parameters": {"rope_type": "yarn", "mscale": 1}}, r"for 'yarn': \['mscale'\]"),
+    (
+      "llama_3",
+      {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}},
+      "are missing or not supported: {.*llama3",
+    ),
+    ("llama_yarn", {"rope_parameters": {"rope_type": "yarn", "mscale": 1}}, "not supported: .*'mscale': 1"),
     ("gemma2", {"layer_types": ["chunked"] * 2}, "layer_types in config must be 2 of"),
     ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual in config must be False, got True"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "must be False, got True"),

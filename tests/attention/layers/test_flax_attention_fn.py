@@ -175,12 +175,17 @@ def test_precision_is_passed_on():
 @pytest.mark.parametrize(
   ("options", "arguments", "error"),
   [
-    ({"mask": masks.causal()}, {"mask": np.ones((1, 1, 1, S))}, "decode must be True or False"),
+    (
+      {"mask": masks.causal()},
+      {"mask": np.ones((1, 1, 1, S))},
+      "decode of flax_attention_fn must be True if",
+    ),
     ({"mask": masks.causal(), "decode": True}, {"mask": masks.causal()}, "mask must be an array with decode"),
     ({}, {"qk_attn_weights_einsum": jnp.einsum}, "einsums and dot_general must be None"),
     ({}, {"precision": 3}, "precision must be None, default, high or highest, got 3"),
     ({}, {"dropout_rate": 0.1}, "dropout_rng must be a PRNG key"),
     ({}, {"mask": np.ones((S, 1))}, "mask must be broadcastable"),
+    ({}, {"mask": lambda t, s: t >= s}, "mask must be an array"),
   ],
 )
 def test_errors(options, arguments, error):
