@@ -9,6 +9,7 @@ import jax
 from flax import linen as nn
 
 from attention import masks, positions
+from attention.convert.state import check_mapping
 from attention.layers.projections import relu
 from attention.masks import Mask
 
@@ -36,7 +37,7 @@ _OTHER_NAMES = {
 
 
 class Config:
-  """A config, of which every option must be understood.
+  """A config: a mapping in which names of older models have those of newer ones.
 
   Attributes:
     model_type: the name of the architecture.
@@ -50,11 +51,7 @@ class Config:
   """
 
   def __init__(self, config: Mapping[str, Any], *model_types: str):
-    if not isinstance(config, Mapping):
-      raise ValueError(
-        "config must be a mapping, such as the content of config.json or model.config.to_dict(), "
-        f"got {type(config).__name__}"
-      )
+    check_mapping("config", config, ", such as the content of config.json or model.config.to_dict()")
     self._config = config
     self.model_type: Any = config.get("model_type")
     if self.model_type not in model_types:
@@ -74,9 +71,7 @@ class Config:
   def given(self, name: str) -> Any:
     """Returns an option that may be None, but not missing."""
     if name not in self._config:
-      raise ValueError(
-        f"config must have {name!r}, which may be None, got {', '.join(map(str, self._config))}"
-      )
+      raise ValueError(f"config must have {name!r}, which may be None, got {', '.join(self._config)}")
     return self._config[name]
 
   def check(self, **supported: Any) -> None:
@@ -87,25 +82,18 @@ class Config:
 
   def causal_masks(self) -> tuple[Mask, ...]:
     """Returns the mask of each layer of a decoder: causal, in some models with a sliding window."""
-    L, kinds = self["num_hidden_layers"], self.get("layer_types")
-    if self.model_type not in ("mistral", "qwen2", "qwen3", "gemma2", "gpt_oss"):
+    L = self["num_hidden_layers"]
+    local = {"mistral": range(L), "gemma2": range(0, L, 2), "gpt_oss": range(0, L, 2)}  # layers with a window
+    if self.get("use_sliding_window"):
+      local["qwen2"] = local["qwen3"] = range(self["max_window_layers"], L)
+    if self.model_type not in local or (window := self.given("sliding_window")) is None:
       return (masks.causal(),) * L
-    window, is_qwen = self.given("sliding_window"), self.model_type in ("qwen2", "qwen3")
-    if window is None or (is_qwen and not self.get("use_sliding_window")):
-      return (masks.causal(),) * L
-    if self.model_type == "mistral":
-      kinds = ["sliding_attention"] * L
-    elif kinds is None:
-      first = self["max_window_layers"] if is_qwen else 0
-      kinds = [
-        "sliding_attention" if i >= first and (is_qwen or i % 2 == 0) else "full_attention" for i in range(L)
-      ]
-    if len(kinds) != L or {*kinds} - {"sliding_attention", "full_attention"}:
-      raise ValueError(
-        f"layer_types in config must be {L} of sliding_attention and full_attention, got {kinds}"
-      )
-    window_mask = masks.sliding_window(window - 1, 0)
-    return tuple(window_mask if kind == "sliding_attention" else masks.causal() for kind in kinds)
+    of_kind = {"full_attention": masks.causal(), "sliding_attention": masks.sliding_window(window - 1, 0)}
+    default = ["sliding_attention" if i in local[self.model_type] else "full_attention" for i in range(L)]
+    kinds = self.get("layer_types", default)
+    if len(kinds) != L:
+      raise ValueError(f"layer_types in config must have {L} entries, got {kinds}")
+    return tuple(one_of("layer_types", kind, of_kind) for kind in kinds)
 
   def rotary(self, head_width: int) -> Callable[..., jax.Array]:
     """Returns `positions.rotary` with the frequencies and the scale of the model."""
@@ -117,10 +105,9 @@ class Config:
     width = head_width
     if self.model_type == "stablelm":
       width = int(width * rope.pop("partial_rotary_factor", self.get("partial_rotary_factor", 0.25)))
-    self.check(**({} if self.model_type == "stablelm" else {"partial_rotary_factor": 1.0}))
-    if kind not in _FREQUENCIES:
-      raise ValueError(f"rope_type in config must be one of {', '.join(_FREQUENCIES)}, got {kind!r}")
-    make, required = _FREQUENCIES[kind]
+    else:
+      self.check(partial_rotary_factor=1.0)
+    make, required = one_of("rope_type", kind, _FREQUENCIES)
     if kind in ("llama3", "yarn") and "original_length" not in rope:
       rope["original_length"] = (
         self.get("original_max_position_embeddings") or self["max_position_embeddings"]
@@ -133,22 +120,21 @@ class Config:
     return functools.partial(positions.rotary, frequencies=make(width, base=base, **rope), scale=scale)
 
 
-def _linear_frequencies(width: int, *, base: float, factor: float) -> jax.Array:
-  return positions.rotary_frequencies(width, base=base) / factor
-
-
 # The function of each type of rotary embedding, and the options without a default.
 _FREQUENCIES: dict[str, tuple[Callable[..., jax.Array], set[str]]] = {
   "default": (positions.rotary_frequencies, set()),
-  "linear": (_linear_frequencies, {"factor"}),
+  "linear": (
+    lambda width, *, base, factor: positions.rotary_frequencies(width, base=base) / factor,
+    {"factor"},
+  ),
   "llama3": (positions.llama3_frequencies, {"factor", "low_freq_factor", "high_freq_factor"}),
   "yarn": (positions.yarn_frequencies, {"factor"}),
 }
 _ROPE_NAMES = {"type": "rope_type", "original_max_position_embeddings": "original_length"}
 
 
-def activation_of(name: str) -> Callable[[jax.Array], jax.Array]:
-  """Returns an activation function by its name in Transformers."""
-  if name not in ACTIVATIONS:
-    raise ValueError(f"activation in config must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
-  return ACTIVATIONS[name]
+def one_of(name: str, value: Any, allowed: Mapping[str, Any]) -> Any:
+  """Returns what an option of the config stands for, or raises ValueError if it is not supported."""
+  if value not in allowed:
+    raise ValueError(f"{name} in config must be one of {', '.join(allowed)}, got {value!r}")
+  return allowed[value]

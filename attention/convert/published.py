@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.convert.config import Config, activation_of
+from attention.convert.config import ACTIVATIONS, Config, one_of
 from attention.convert.state import State, variables_of
 from attention.layers.decoder_layer import DecoderLayer
 from attention.layers.encoder_layer import EncoderLayer, FeedForward
@@ -63,10 +63,8 @@ def llama(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   embedding = trunk.array("embed_tokens.weight", options["vocab_size"], options["hidden_size"])
   attention = _grouped_heads(options)
   if is_gemma_2:
-    score, cap = (
-      ScaledDotProduct(options["query_pre_attn_scalar"] ** -0.5),
-      options.given("attn_logit_softcapping"),
-    )
+    score = ScaledDotProduct(options["query_pre_attn_scalar"] ** -0.5)
+    cap = options.given("attn_logit_softcapping")
     attention["score"] = score if cap is None else SoftCap(score, cap)
   activation = options.get("hidden_activation") or options["hidden_act"]
   model = _model(
@@ -198,11 +196,8 @@ def _t5_stack(options: Config, trunk: State, embedding: jax.Array, names: Mappin
     mlp_bias=False,
     attention={"qkv_features": N * H, "use_bias": False, "score": score},
   )
-  table = trunk.array(
-    "block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-    options["relative_attention_num_buckets"],
-    N,
-  ).T
+  name, buckets = "block.0.layer.0.SelfAttention", options["relative_attention_num_buckets"]
+  table = trunk.array(f"{name}.relative_attention_bias.weight", buckets, N).T
   max_distance = options.get("relative_attention_max_distance", 128)
   model.params["bias"] = RelativePositionBias(table, max_distance, bidirectional=not is_decoder)
   return model
@@ -304,13 +299,11 @@ def _model(
     norm_position=norm_position,
     norm_cls=norm_cls,
     self_attention_cls=functools.partial(
-      MultiHeadAttention,
-      qk_norm_cls=norm_cls if qk_norm else None,
-      **(attention or {}),
+      MultiHeadAttention, qk_norm_cls=norm_cls if qk_norm else None, **(attention or {})
     ),
     feed_forward_cls=functools.partial(
       FeedForward,
-      activation=activation_of(activation or options["hidden_act"]),
+      activation=one_of("activation", activation or options["hidden_act"], ACTIVATIONS),
       use_gate="feed_forward/gate" in names,
       use_bias=mlp_bias,
     ),

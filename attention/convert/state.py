@@ -11,6 +11,12 @@ import numpy as np
 from flax import linen as nn
 
 
+def check_mapping(name: str, value: Any, example: str) -> None:
+  """Raises ValueError unless a value is a mapping."""
+  if not isinstance(value, Mapping):
+    raise ValueError(f"{name} must be a mapping{example}, got {type(value).__name__}")
+
+
 class State:
   """The arrays of a state whose names begin with a prefix; also records which were read.
 
@@ -34,11 +40,7 @@ class State:
     has_kernels: bool = False,
     norm_offset: float = 0.0,
   ):
-    if not isinstance(state, Mapping):
-      raise ValueError(
-        "state must be a mapping from names to arrays, such as module.state_dict(), "
-        f"got {type(state).__name__}"
-      )
+    check_mapping("state", state, " from names to arrays, such as module.state_dict()")
     self._state = {_new_name(str(name)): state[name] for name in state}
     if len(self._state) < len(state):
       raise ValueError(f"state must not have two names of one array, got {', '.join(map(str, state))}")
@@ -53,7 +55,7 @@ class State:
     return part
 
   def before(self, suffix: str) -> "State":
-    """Returns the part of this state that has a name, which may have any prefix, such as "model."."""
+    """Returns the part with the prefix of the shortest name that ends with `suffix`, such as "model."."""
     found = [name for name in self._state if name.endswith(suffix)]
     return self.within(min(found, key=len, default="").removesuffix(suffix))
 
@@ -94,9 +96,7 @@ class State:
         array = self.array(f"{name}.{kind}", *[None] * (1 + (kind == "weight")))
         axis = array.ndim - 1 if self._has_kernels else 0
         if array.shape[axis] % len(parts):
-          raise ValueError(
-            f"{self.prefix}{name}.{kind} must have {len(parts)} equal parts, got {array.shape}"
-          )
+          raise ValueError(f"{self.prefix}{name}.{kind} must have 3 equal parts, got {array.shape}")
         for part, value in zip(parts, jnp.split(array, len(parts), axis), strict=True):
           self._state[f"{self.prefix}{part}.{kind}"] = value
 
@@ -154,11 +154,7 @@ def tensor_to_array(name: str, value: Any) -> jax.Array:
     value = value.detach().cpu()
     if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
       value, dtype = value.float(), jnp.bfloat16
-  try:
-    array = np.asarray(value)
-  except (TypeError, ValueError):
-    array = None
-  if array is None or not jnp.issubdtype(array.dtype, jnp.floating):
-    got = getattr(array, "dtype", type(value).__name__)
-    raise ValueError(f"{name} must be a floating-point array, got {got}")
+  array = np.asarray(value)
+  if not jnp.issubdtype(array.dtype, jnp.floating):
+    raise ValueError(f"{name} must be a floating-point array, got {array.dtype}")
   return jnp.asarray(array, dtype)

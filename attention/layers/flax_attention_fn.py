@@ -1,9 +1,7 @@
 """The attention of this package as the `attention_fn` of Flax's layers."""
 
-import contextlib
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,7 @@ from flax.typing import Dtype
 
 from attention import masks
 from attention.arrays.checks import as_array
-from attention.arrays.dtypes import compute_dtype
+from attention.arrays.dtypes import compute_dtype, matmul_precision
 from attention.arrays.shapes import with_rank
 from attention.biases.base import BiasLike, BiasSum, as_bias
 from attention.grouped_heads import attend_heads_checked
@@ -51,8 +49,8 @@ def flax_attention_fn(
     normalizer, implementation: as in `attend`.
     decode: whether the layer has `decode=True`. Then a single query is at the last slot of the cache that
       the layer's mask allows, and functions of positions and `is_causal` count from there. Flax does not pass
-      the position itself, so a mask of the call must allow the query to attend to itself. Default: not
-      known, which is an error if it matters.
+      the position itself, so a mask of the call must allow the query to attend to itself. Default: raise an
+      error in calls that depend on it.
 
   Returns:
     A function of query [B... T N H], key [B... S K H] and value [B... S K D], where K divides N. It returns
@@ -88,23 +86,28 @@ def flax_attention_fn(
     is_causal: bool = False,
   ) -> jax.Array:
     if any((einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum)):
-      raise ValueError("einsums and dot_general must be None in flax_attention_fn, got a function")
+      raise ValueError(
+        "einsum_dot_general and other einsums must be None in flax_attention_fn, got a function"
+      )
     query, key, value = promote(query, key, value, dtype=dtype)
     out_dtype = query.dtype
     if module is not None and force_fp32_for_softmax:  # weights are in float32, as in Flax
       query, key, value = (array.astype(compute_dtype(out_dtype)) for array in (query, key, value))
     queries, keys, values = (jnp.swapaxes(array, -3, -2) for array in (query, key, value))
     shape = *queries.shape[:-1], keys.shape[-2]
-    own = [each for each in (own_mask, masks.causal() if is_causal else None) if each is not None]
-    all_masks, biases = _from_query_position(own, own_bias, mask, decode, shape)
-    if mask is not None:
-      all_masks.append(mask if isinstance(mask, Mask) else as_mask(as_array("mask", mask).astype(bool)))
-    if bias is not None:
-      biases.append(as_bias(bias))
+    fixed_mask, fixed_bias = _joined(masks.And, own_mask, masks.causal() if is_causal else None), own_bias
+    if shape[-2] == 1 != shape[-1] and not (fixed_mask is None and fixed_bias is None):
+      start = _query_position(mask, decode, shape[-1])
+      if start is not None:
+        start = jnp.broadcast_to(start, shape[:-3])
+        fixed_mask = None if fixed_mask is None else mask_from(fixed_mask, start, shape)
+        fixed_bias = bias_from(fixed_bias, start, shape)
+    if mask is not None and not isinstance(mask, Mask):
+      mask = as_mask(as_array("mask", mask).astype(bool))
     options, settings = check_options(
       own_score,
-      mask=functools.reduce(operator.and_, all_masks) if all_masks else None,
-      bias=functools.reduce(BiasSum, biases) if biases else None,
+      mask=_joined(masks.And, fixed_mask, mask),
+      bias=_joined(BiasSum, as_bias(fixed_bias), as_bias(bias)),
       dropout_rate=0.0 if deterministic else dropout_rate,
       dropout_rng=dropout_rng,
       normalizer=normalizer,
@@ -129,42 +132,28 @@ def _precision(precision: Any) -> Any:
   name = str(precision).lower()
   if name not in ("none", "default", "high", "highest"):
     raise ValueError(f"precision must be None, default, high or highest, got {precision!r}")
-  return contextlib.nullcontext() if precision is None else jax.default_matmul_precision(name)
+  return jax.default_matmul_precision(matmul_precision() if precision is None else name)
 
 
-def _from_query_position(
-  own_masks: list[Mask],
-  own_bias: BiasLike | None,
-  mask: Mask | Array | None,
-  decode: bool | None,
-  shape: tuple[int, ...],
-) -> tuple[list[Mask], list[Any]]:
-  """Returns masks and biases of positions for queries from position 0, or for one query in a cache of Flax.
+def _query_position(mask: Mask | Array | None, decode: bool | None, S: int) -> jax.Array | None:
+  """Returns the position [...] of a single query in a cache of Flax with S slots; None without a cache.
 
-  Args:
-    own_masks, own_bias: of positions in the whole sequence.
-    mask: of the call, broadcastable to [... N T S]. Flax allows the slots in use, so that a single query is
-      at the last one that is allowed.
-    decode: see `flax_attention_fn`.
-    shape: of the scores, [... N T S].
+  Flax allows the slots in use, so that the query is at the last one that the mask of the call allows.
   """
-  *leading, _, T, S = shape
-  own_biases = [] if own_bias is None else [as_bias(own_bias)]
   is_array = mask is not None and not isinstance(mask, Mask)
-  if not (own_masks or own_biases) or T != 1 or S == 1 or not (decode or (decode is None and is_array)):
-    return own_masks, own_biases
-  if decode is None:
+  if not (is_array if decode is None else decode):
+    return None
+  if decode is None or not is_array:
     raise ValueError(
-      "decode of flax_attention_fn must be True if the layer has a cache (decode=True), otherwise False, got "
-      "None: for one query, several keys and a mask of the call, the position of the query is unknown"
-    )
-  if not is_array:
-    raise ValueError(
-      f"mask must be an array with decode=True, since it shows the position of the query, got {mask!r}"
+      "decode of flax_attention_fn must be True if the layer has a cache (decode=True), otherwise False, and "
+      "with True the mask of the call must be an array, which shows the position of the query, got "
+      f"decode={decode}, mask={mask!r}"
     )
   allowed = with_rank(jnp.asarray(mask).astype(bool), 3).any((-3, -2))
-  start = jnp.broadcast_to(S - 1 - jnp.argmax(allowed[..., ::-1], axis=-1), leading)
-  return (
-    [mask_from(each, start, shape) for each in own_masks],
-    [bias_from(each, start, shape) for each in own_biases],
-  )
+  return S - 1 - jnp.argmax(allowed[..., ::-1], axis=-1)
+
+
+def _joined(join: Callable, *parts: Any) -> Any:
+  """Returns the parts that are not None, joined by a function of two; None if all are None."""
+  given = [part for part in parts if part is not None]
+  return functools.reduce(join, given) if given else None

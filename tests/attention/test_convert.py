@@ -329,7 +329,7 @@ def test_buffers_are_ignored():
       "are missing or not supported: {.*llama3",
     ),
     ("llama_yarn", {"rope_parameters": {"rope_type": "yarn", "mscale": 1}}, "not supported: .*'mscale': 1"),
-    ("gemma2", {"layer_types": ["chunked"] * 2}, "layer_types in config must be 2 of"),
+    ("gemma2", {"layer_types": ["chunked"] * 2}, "layer_types in config must be one of full_attention"),
     ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual in config must be False, got True"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "must be False, got True"),
     ("bert", {"position_embedding_type": "relative_key"}, "must be absolute, got 'relative_key'"),
