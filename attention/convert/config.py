@@ -9,6 +9,7 @@ import jax
 from flax import linen as nn
 
 from attention import masks, positions
+from attention.arrays.checks import check_size
 from attention.convert.state import check_mapping
 from attention.layers.projections import relu
 from attention.masks import Mask
@@ -88,7 +89,10 @@ class Config:
       local["qwen2"] = local["qwen3"] = range(self["max_window_layers"], L)
     if self.model_type not in local or (window := self.given("sliding_window")) is None:
       return (masks.causal(),) * L
-    of_kind = {"full_attention": masks.causal(), "sliding_attention": masks.sliding_window(window - 1, 0)}
+    of_kind = {
+      "full_attention": masks.causal(),
+      "sliding_attention": masks.sliding_window(check_size("sliding_window", window) - 1, 0),
+    }
     default = ["sliding_attention" if i in local[self.model_type] else "full_attention" for i in range(L)]
     kinds = self.get("layer_types", default)
     if len(kinds) != L:

@@ -369,6 +369,46 @@ def test_config_must_be_a_mapping():
     convert.llama("config.json", {})
 
 
+def without(name, *options):
+  return {key: value for key, value in config_of(name).items() if key not in options}
+
+
+def rotated(model):
+  position_fn = model.layer.self_attention_cls.keywords["position_fn"]
+  return position_fn(np.random.default_rng(0).normal(size=(37, 8)).astype(np.float32))
+
+
+def test_defaults_of_missing_options():
+  theta = {"rope_theta": 10_000.0}
+  for name, given in (
+    ("llama_biases", {"rope_parameters": theta}),
+    ("stablelm", {"rope_parameters": {**theta, "partial_rotary_factor": 0.25}}),
+  ):
+    config, state = without(name, "rope_parameters"), state_of(name)
+    assert_close(rotated(convert.llama(config, state)), rotated(convert.llama(config | given, state)))
+  config = without("llama_yarn", "rope_parameters") | {"max_position_embeddings": 32}
+  rope = {"rope_type": "yarn", "rope_theta": 100.0, "original_max_position_embeddings": 8}
+  whole = {"rope_parameters": {**rope, "factor": 4.0}}
+  state = state_of("llama_yarn")
+  assert_close(
+    rotated(convert.llama(config | {"rope_parameters": rope}, state)),
+    rotated(convert.llama(config | whole, state)),
+  )
+  for name, has_head in (("llama", False), ("gemma", True)):
+    params = convert.llama(
+      without(name, "tie_word_embeddings"), state_of(name, {"lm_head.weight": None})
+    ).params
+    assert ("head" in params) == has_head
+  for part in convert.t5(without("t5", "relative_attention_max_distance"), state_of("t5")):
+    assert part.params["bias"].max_distance == 128
+
+
+def test_activations_of_gemma():
+  # In the original files, "gelu" is the tanh approximation.
+  for given, activation in (("gelu", nn.gelu), ("relu", convert.config.ACTIVATIONS["relu"])):
+    assert model_of("gemma", hidden_act=given).layer.feed_forward_cls.keywords["activation"] is activation
+
+
 def test_configs_of_earlier_versions():
   # Files of Transformers 4 have other names for rotary embeddings, and no types of layers.
   config = config_of("llama_yarn")
@@ -377,10 +417,6 @@ def test_configs_of_earlier_versions():
   model = convert.llama(
     config | {"rope_theta": rope["rope_theta"], "rope_scaling": old}, state_of("llama_yarn")
   )
-  rotated = [
-    each.layer.self_attention_cls.keywords["position_fn"](np.ones((13, 4)))
-    for each in (model, model_of("llama_yarn"))
-  ]
-  assert_close(*rotated)
+  assert_close(rotated(model), rotated(model_of("llama_yarn")))
   for name in ("qwen2", "gemma2"):
     assert str(model_of(name, layer_types=None).masks) == str(model_of(name).masks)
