@@ -196,10 +196,8 @@ for name, kind in {"bert": "Model", "bert_masked": "ForMaskedLM"}.items():
 for name, options in {
   "t5": {"feed_forward_proj": "relu", "num_decoder_layers": 1},
   "t5_gated": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-  "mt5": {"feed_forward_proj": "gated-gelu"},
 }.items():
-  kind = "MT5" if name == "mt5" else "T5"
-  config = getattr(transformers, f"{kind}Config")(
+  config = transformers.T5Config(
     vocab_size=V,
     d_model=8,
     d_kv=5,
@@ -212,7 +210,7 @@ for name, options in {
     **EAGER,
   )
   inputs = {"input_ids": tokens, "attention_mask": is_token.long()}
-  model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+  model = transformers.T5ForConditionalGeneration(config)
   store_model(name, model, **inputs, decoder_input_ids=tokens.flip(0)[:, :9])
   store_greedy(name, model, torch.zeros(B, 1, dtype=torch.long), 9, "decoder_input_ids", **inputs)
 
