@@ -35,7 +35,7 @@ def init_caches(model, batch_size, length):
   """Returns an empty cache for each layer, with room for `length` tokens."""
   params = model.params
   if length > len(params.get("positions", range(length))):
-    raise ValueError(
+    raise cli.UsageError(
       f"length must be at most {len(params['positions'])}, the number of positions, got {length}"
     )
   vectors = jnp.zeros((batch_size, 1, params["embedding"].shape[1]), params["embedding"].dtype)
