@@ -53,7 +53,7 @@ def even_blocks(length: int, max_size: int, num_parts: int = 1) -> Blocks:
 def in_blocks(tree: Any, queries: Blocks, keys: Blocks) -> Any:
   """Returns a pytree of NamedAxes in blocks: arrays [... T ... S ...] become [I J ... T ... S ...].
 
-  The tree has no leading axes. The last block repeats the last entry.
+  Arrays must not have leading axes. The last block repeats the last entry.
   """
 
   def with_blocks(leaf: Any, axes: str) -> np.ndarray:

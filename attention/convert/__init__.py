@@ -4,13 +4,13 @@
 config.json, or `model.config.to_dict()`. The other functions convert layers of PyTorch.
 
 A state is a mapping from names to arrays, such as `module.state_dict()`, or a file as it is read by
-`safetensors.flax.load_file`. PyTorch is not imported. Each parameter is used or raises a ValueError: here, or
-in a layer whose options leave it out, such as a bias with `use_bias=False`. If only some projections of a
-layer have biases, the others get biases of zero. Arrays keep their dtype, but float64 becomes float32 unless
-`jax_enable_x64` is set.
+`safetensors.flax.load_file`. PyTorch is not imported. Each parameter is used or raises a ValueError, except in
+`gpt_oss_attention`. In Qwen 2 and StableLM, the output projection has no bias, and gets a bias of zero. Arrays
+keep their dtype, but float64 becomes float32 unless `jax_enable_x64` is set.
 
-For layers of PyTorch, names that begin with `prefix` are read, and others are ignored. `torch_gru` reads one
-layer of several.
+For layers of PyTorch, names that begin with `prefix` are read, and others are ignored. A parameter that the
+options of the layer leave out, such as a bias with `use_bias=False`, raises a ValueError in the layer.
+`torch_gru` reads one layer of several.
 """
 
 from attention.convert.published import Pretrained as Pretrained

@@ -23,8 +23,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "gelu_pytorch_tanh": nn.gelu,
 }
 
-
-# Names in older models, and of norms.
+# Other names of options, in some models.
 _OTHER_NAMES = {
   "hidden_size": ("n_embd", "d_model"),
   "num_hidden_layers": ("n_layer", "num_layers"),

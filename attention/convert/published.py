@@ -56,7 +56,7 @@ def llama(config: Mapping[str, Any], state: Mapping[str, Any]) -> Pretrained:
   options = Config(config, "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "stablelm")
   options.check(use_parallel_residual=False, qk_layernorm=False, use_bidirectional_attention=False)
   is_gemma, is_gemma_2 = options.model_type in ("gemma", "gemma2"), options.model_type == "gemma2"
-  # Projections of outputs have no biases.
+  # The output projection has no bias in these models, and a bias of zero here.
   zero_biases = ("self_attn.o_proj.bias",) if options.model_type in ("qwen2", "stablelm") else ()
   root = State(state, zero_biases=zero_biases, norm_offset=1.0 if is_gemma else 0.0)
   trunk = root.before("embed_tokens.weight")
@@ -204,7 +204,7 @@ def _t5_stack(options: Config, trunk: State, embedding: jax.Array, names: Mappin
 
 
 _PROJECTIONS = ("query", "key", "value", "out")
-# The names in the state of the norm, of what is before a layer's number, and of the modules of a layer.
+# Names in the state: of the list of layers, of the modules in a layer, and of the norm after the layers.
 _LLAMA = {
   **{f"attention/{name}": f"self_attn.{name[0]}_proj" for name in _PROJECTIONS},
   "attention/query_ln": "self_attn.q_norm",

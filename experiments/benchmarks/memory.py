@@ -247,7 +247,7 @@ def run(folder: pathlib.Path, repeats: int) -> None:
 
 
 def _in_new_process(step: Step, repeats: int) -> dict[str, Any]:
-  """Returns the record of `measure`, from a process with as many simulated devices as the step."""
+  """Returns the record of `measure`, computed in a new process with `step.devices` simulated devices."""
   context = multiprocessing.get_context("spawn")
   with concurrent.futures.ProcessPoolExecutor(1, context, set_cpu_device_count, (step.devices,)) as pool:
     return pool.submit(measure, step, repeats).result()
@@ -301,7 +301,7 @@ def _cells(step: Step, record: dict[str, Any]) -> list[str]:
 
 
 def compile_step(step: Step) -> Any:
-  """Returns the compiled training step of arrays [B N T H]. JAX must have as many devices as the step."""
+  """Returns the compiled training step of arrays [B N T H]. JAX must have at least `step.devices` devices."""
   mask = masks.causal() if step.causal else None
   parameters = [jax.ShapeDtypeStruct((step.width,), step.dtype)] if step.score == "additive" else []
 
