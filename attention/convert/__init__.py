@@ -4,9 +4,9 @@
 config.json, or `model.config.to_dict()`. The other functions convert layers of PyTorch.
 
 A state is a mapping from names to arrays, such as `module.state_dict()`, or a file as it is read by
-`safetensors.flax.load_file`. PyTorch is not imported. Each parameter is used or raises a ValueError, except in
-`gpt_oss_attention`. In Qwen 2 and StableLM, the output projection has no bias, and gets a bias of zero. Arrays
-keep their dtype, but float64 becomes float32 unless `jax_enable_x64` is set.
+`safetensors.flax.load_file`. PyTorch is not imported. Each parameter is used or raises a ValueError, except
+in `gpt_oss_attention`. In Qwen 2 and StableLM, the output projection has no bias, and gets a bias of zero.
+Arrays keep their dtype, but float64 becomes float32 unless `jax_enable_x64` is set.
 
 For layers of PyTorch, names that begin with `prefix` are read, and others are ignored. A parameter that the
 options of the layer leave out, such as a bias with `use_bias=False`, raises a ValueError in the layer.
